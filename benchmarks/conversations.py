@@ -25,7 +25,7 @@ from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MinMessageInfo, OutgoingReply, TaskItem
 from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.transition import Transition
 from benchmarks.measure import Contender, compare, table
@@ -159,7 +159,7 @@ class _Left:
     """A sender that tells when each reply left."""
 
     def __init__(self) -> None:
-        self.app = Angarium()
+        self.app = Application()
         self.times: asyncio.Queue[int] = asyncio.Queue()
         self.app.reply_sender()(self.send)
 

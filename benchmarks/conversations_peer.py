@@ -13,13 +13,13 @@ import uvloop
 
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import OutgoingReply, TaskItem
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.runtime import Runtime
 from angarium.settings import load
 
 
 async def main() -> None:
-    app = Angarium()
+    app = Application()
 
     @app.reply_sender()
     async def send(reply: OutgoingReply) -> str:

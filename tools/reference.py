@@ -24,8 +24,8 @@ from angarium.client.pickup import PickupQueuesClient
 from angarium.client.routing import RoutingClient
 from angarium.client.transactions import TransactionsClient
 from angarium.modules import MODULES
-from angarium.runtime import application as runtime_application
 from angarium.runtime import limits
+from angarium.runtime.application import Application
 from angarium.runtime.keyspace import LAYOUT_VERSION, Key, Scope
 from angarium.runtime.setting_sources import SettingField, setting_fields
 from angarium.settings import AllLimits, Settings
@@ -98,7 +98,7 @@ without `await`, `HttpClient` those for messages. Errors are subclasses of
 """
 
 PYTHON_CLASSES: dict[str, Any] = {
-    "Application: decorators": runtime_application.Angarium,
+    "Application: decorators": Application,
     "Application: clients": Angarium,
     "Client": Client,
     "SyncClient": SyncClient,

@@ -11,7 +11,7 @@ from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MessageOptions, MinMessageInfo, OutgoingReply, TaskItem
 from angarium.conversations.script_values import NewReply, TakeResult
 from angarium.conversations.store import ConversationStore
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
@@ -115,7 +115,7 @@ def task(payload: object = None, **options: Any) -> TaskItem:
 
 @asynccontextmanager
 async def instance(
-    redis_url: str, app: Angarium, *, prefix: str | None = None, **overrides: Any
+    redis_url: str, app: Application, *, prefix: str | None = None, **overrides: Any
 ) -> AsyncIterator[ConversationsInstance]:
     """The role, running in this process on the real clock."""
     fixed: dict[str, Any] = {} if prefix is None else {"prefix": prefix}
@@ -132,7 +132,7 @@ class Client:
     """A sender that records the replies it sends; with `ack` it returns an ACK id for each."""
 
     def __init__(self, *, ack: bool = False) -> None:
-        self.app = Angarium()
+        self.app = Application()
         self.sent: list[str] = []
         self._ack = ack
         self.app.reply_sender()(self.send)

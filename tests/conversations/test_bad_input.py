@@ -22,7 +22,7 @@ from angarium.conversations.model import (
 )
 from angarium.conversations.script_values import read_infos
 from angarium.conversations.senders import read_ack_id
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from tests.conversations.harness import DEADLINE_S, Client, Harness, info, instance, task
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
@@ -66,7 +66,7 @@ async def test_an_unknown_ack_is_refused_and_changes_nothing(any_redis_url: str)
 async def test_one_ack_id_for_two_replies_ends_the_first_and_time_ends_the_other(
     redis_url: str,
 ) -> None:
-    app, sent = Angarium(), list[str]()
+    app, sent = Application(), list[str]()
 
     @app.reply_sender()
     async def send(reply: OutgoingReply) -> str:
@@ -132,7 +132,7 @@ async def test_a_memory_queue_full_of_large_replies_takes_no_more_until_some_are
 ) -> None:
     """Replies without space wait in Redis and are sent in order when there is space."""
     gate, sent = asyncio.Event(), list[str]()
-    app = Angarium()
+    app = Application()
 
     @app.reply_sender()
     async def send(reply: OutgoingReply) -> None:
@@ -188,7 +188,7 @@ async def test_a_task_that_cannot_be_read_is_cancelled_and_the_next_is_sent(redi
 
 
 async def test_an_ack_id_that_is_too_long_counts_as_no_ack(redis_url: str) -> None:
-    app = Angarium()
+    app = Application()
 
     @app.reply_sender()
     async def send(_: OutgoingReply) -> str:
@@ -202,7 +202,7 @@ async def test_an_ack_id_that_is_too_long_counts_as_no_ack(redis_url: str) -> No
 
 
 async def test_a_sender_that_answers_nonsense_cancels_its_group(redis_url: str) -> None:
-    app = Angarium()
+    app = Application()
 
     @app.reply_sender()
     async def send(_: OutgoingReply) -> object:
@@ -254,7 +254,7 @@ async def test_a_reply_without_a_sender_expires_with_one_event(any_redis_url: st
         "awaited_message_ttl": 600,
         "awaited_retries_factor": 0.001,
     }
-    async with instance(any_redis_url, Angarium(), conversations=quick) as bridge:
+    async with instance(any_redis_url, Application(), conversations=quick) as bridge:
         process = Harness(bridge.runtime, FakeClock())
         await bridge.request("c", "U", "whatsapp")
         await bridge.request("c", "A", "whatsapp")

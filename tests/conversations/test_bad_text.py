@@ -23,7 +23,7 @@ from angarium.conversations.model import (
     OutgoingReply,
     TaskItem,
 )
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.journal import Journal, decode_entry
 from tests.conversations.harness import DEADLINE_S, harness, info, instance, task
@@ -59,7 +59,7 @@ async def reasons(bridge: ConversationsInstance) -> list[str]:
 async def test_the_text_of_a_senders_error_is_stored_as_valid_unicode_and_others_go_on(
     redis_url: str, error: BaseException, text: str
 ) -> None:
-    app, sent = Angarium(), list[str]()
+    app, sent = Application(), list[str]()
 
     @app.reply_sender()
     async def send(reply: OutgoingReply) -> None:
@@ -81,7 +81,7 @@ async def test_the_text_of_a_senders_error_is_stored_as_valid_unicode_and_others
 
 
 async def test_an_ack_id_that_is_not_valid_counts_as_delivered(redis_url: str) -> None:
-    app = Angarium()
+    app = Application()
 
     @app.reply_sender()
     async def send(reply: OutgoingReply) -> str:
@@ -98,7 +98,7 @@ async def test_an_ack_id_that_is_not_valid_counts_as_delivered(redis_url: str) -
 
 
 async def test_a_sender_with_an_odd_name_is_refused_at_the_start(redis_url: str) -> None:
-    app = Angarium()
+    app = Application()
     app.reply_sender(BAD)(lambda reply: None)
     with pytest.raises(InputInvalid, match="not valid Unicode"):
         async with instance(redis_url, app):

@@ -18,7 +18,7 @@ from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnkno
 from angarium.conversations.model import MinMessageInfo, OutgoingReply
 from angarium.conversations.script_values import CancelOptions, NewReply
 from angarium.conversations.views import view_conversation
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import InputInvalid, Overloaded
 from tests.conversations.harness import DEADLINE_S, Client, Harness, harness, instance, task
 from tests.conversations.receiver import receiver
@@ -60,7 +60,7 @@ async def test_the_end_of_a_reply_does_not_end_another_of_the_same_id(any_redis_
 async def test_two_conversations_may_use_the_same_response_id(any_redis_url: str) -> None:
     gate = asyncio.Event()
     sent: list[str] = []
-    app = Angarium()
+    app = Application()
 
     @app.reply_sender()
     async def send(reply: OutgoingReply) -> None:
@@ -302,7 +302,7 @@ KINDS = [Rude, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledEr
 async def test_a_sender_may_raise_anything(
     redis_url: str, kind: type[BaseException], way: str
 ) -> None:
-    app = Angarium()
+    app = Application()
     sent: list[str] = []
 
     def send(reply: OutgoingReply) -> None:
@@ -329,7 +329,7 @@ async def test_a_sender_may_raise_anything(
 
 async def test_a_sender_gets_the_time_at_which_the_reply_was_made(redis_url: str) -> None:
     times: list[int] = []
-    app = Angarium()
+    app = Application()
 
     @app.reply_sender()
     async def send(reply: OutgoingReply) -> None:
@@ -365,7 +365,7 @@ async def test_odd_ids_go_through_every_state(redis_url: str, odd: str) -> None:
 async def test_a_callback_of_any_id_arrives(redis_url: str, odd: str) -> None:
     async with (
         receiver() as client,
-        instance(redis_url, Angarium(), allow_private_addresses=True) as bridge,
+        instance(redis_url, Application(), allow_private_addresses=True) as bridge,
     ):
         await bridge.request("c", "A", "whatsapp")
         await bridge.reply("c", "A", odd, task(1, callback_url=client.url))

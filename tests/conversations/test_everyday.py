@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from angarium.conversations.model import OutgoingReply
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.retry_policy import DoNotRetry
 from tests.conversations.harness import DEADLINE_S, harness, instance, task
 from tests.kit.eventually import eventually
@@ -31,7 +31,7 @@ async def test_a_plain_function_slower_than_the_hold_sends_its_reply_once(
     redis_url: str, gate: threading.Event
 ) -> None:
     """A thread can't be interrupted: no other process may take the reply while it runs."""
-    app, started = Angarium(), list[str]()
+    app, started = Application(), list[str]()
 
     @app.reply_sender()
     def send(reply: OutgoingReply) -> None:
@@ -65,7 +65,7 @@ async def hold_end(role: Any, response_id: str) -> int:
 async def test_an_async_sender_is_ended_by_its_own_timeout_and_the_reply_tried_again(
     redis_url: str,
 ) -> None:
-    app, tries = Angarium(), list[int]()
+    app, tries = Application(), list[int]()
 
     @app.reply_sender(timeout_s=0.05)
     async def send(reply: OutgoingReply) -> None:
@@ -84,7 +84,7 @@ async def test_f25_a_conversation_whose_first_reply_failed_once_goes_on_soon(
     redis_url: str,
 ) -> None:
     """With every setting at its default: the awaited agent's interval is 20 s."""
-    app, sent = Angarium(), list[str]()
+    app, sent = Application(), list[str]()
 
     @app.reply_sender()
     async def send(reply: OutgoingReply) -> None:
@@ -113,7 +113,7 @@ async def test_f25_a_conversation_whose_first_reply_failed_once_goes_on_soon(
 async def test_a_sender_declares_how_often_and_for_which_errors_it_is_tried_again(
     redis_url: str, options: dict[str, Any], error: Exception, tries: int
 ) -> None:
-    app, calls = Angarium(), list[int]()
+    app, calls = Application(), list[int]()
 
     @app.reply_sender(**options)
     async def send(reply: OutgoingReply) -> None:

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.http import http_api
 from angarium.conversations.model import MinMessageInfo
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
 from tests.kit.roles import RoleProcess
@@ -47,7 +47,7 @@ class ApiClient:
 @asynccontextmanager
 async def running_api(redis_url: str, **overrides: Any) -> AsyncIterator[tuple[ApiClient, Runtime]]:
     async with sample_runtime(redis_url, http={"port": 0}, **overrides) as runtime:
-        api = Api(runtime, [http_api(runtime, Angarium())])
+        api = Api(runtime, [http_api(runtime, Application())])
         await api.start()
         try:
             async with aiohttp.ClientSession() as session:

@@ -10,7 +10,7 @@ import pytest
 from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import ConversationsInstance, build, check
 from angarium.conversations.model import OutgoingReply
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.process_report import read_processes
 from angarium.settings import load
@@ -102,7 +102,7 @@ async def test_a_fatal_error_cancels_the_group_and_unblocks_the_next_reply(
     any_redis_url: str,
 ) -> None:
     sent: list[str] = []
-    app = Angarium()
+    app = Application()
 
     @app.reply_sender()
     async def send(reply: OutgoingReply) -> None:
@@ -131,7 +131,7 @@ async def test_any_other_error_makes_the_group_awaited_and_it_is_tried_again(
     redis_url: str, error: Exception
 ) -> None:
     sent: list[str] = []
-    app = Angarium()
+    app = Application()
 
     @app.reply_sender()
     def send(reply: OutgoingReply) -> None:
@@ -151,7 +151,7 @@ async def test_any_other_error_makes_the_group_awaited_and_it_is_tried_again(
 async def test_a_sender_that_hangs_does_not_block_other_conversations(redis_url: str) -> None:
     """More sends hang than may run at once; other conversations are still sent."""
     sent: list[str] = []
-    app = Angarium()
+    app = Application()
     hanging = asyncio.Event()
 
     @app.reply_sender("hangs")
@@ -177,7 +177,7 @@ async def test_a_sender_that_hangs_does_not_block_other_conversations(redis_url:
 async def test_a_sender_that_hangs_too_long_is_given_up_and_the_reply_awaited(
     redis_url: str,
 ) -> None:
-    app = Angarium()
+    app = Application()
     entered = Signal()
 
     @app.reply_sender()
@@ -194,7 +194,7 @@ async def test_a_sender_that_hangs_too_long_is_given_up_and_the_reply_awaited(
 
 
 async def test_a_plain_function_sends_in_a_thread(redis_url: str) -> None:
-    app = Angarium()
+    app = Application()
     threads: list[int] = []
 
     @app.reply_sender("sms")
@@ -218,7 +218,7 @@ async def test_another_module_can_offer_a_sender(redis_url: str) -> None:
         return None
 
     async with sample_runtime(redis_url) as runtime:
-        bridge = build(runtime, Angarium(), {"pickup": deliver})
+        bridge = build(runtime, Application(), {"pickup": deliver})
         await bridge.start()
         await bridge.request("c", "A", "whatsapp")
         await bridge.reply("c", "A", "a1", task("hello", sender="pickup"))
@@ -227,7 +227,7 @@ async def test_another_module_can_offer_a_sender(redis_url: str) -> None:
 
 
 async def test_an_ack_may_come_before_the_report_that_it_was_sent(redis_url: str) -> None:
-    app = Angarium()
+    app = Application()
     acks: list[asyncio.Task[str]] = []
 
     async with asyncio.TaskGroup() as group:
@@ -271,7 +271,7 @@ async def test_callbacks_carry_the_payload_and_their_answers_decide(redis_url: s
 
     async with (
         receiver(lambda body: answers[body["payload"]]) as client,
-        instance(redis_url, Angarium(), allow_private_addresses=True) as bridge,
+        instance(redis_url, Application(), allow_private_addresses=True) as bridge,
     ):
         for name in answers:
             await bridge.request(name, name, "web")
@@ -283,7 +283,7 @@ async def test_callbacks_carry_the_payload_and_their_answers_decide(redis_url: s
 
 
 async def test_a_private_callback_address_cancels_the_reply(redis_url: str) -> None:
-    async with instance(redis_url, Angarium()) as bridge:
+    async with instance(redis_url, Application()) as bridge:
         await bridge.request("c", "A", "web")
         await bridge.reply("c", "A", "a1", task(1, callback_url="http://127.0.0.1:9/"))
         await eventually(lambda: bridge.cancelled == 1, DEADLINE_S)
@@ -294,13 +294,13 @@ async def without_sender(bridge: ConversationsInstance) -> bool:
 
 
 async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_url: str) -> None:
-    elsewhere, sent = Angarium(), list[str]()
+    elsewhere, sent = Application(), list[str]()
 
     @elsewhere.reply_sender("elsewhere")
     async def send(reply: OutgoingReply) -> None:
         sent.append(f"{reply.response_id} {reply.awaited_retries}")
 
-    async with instance(redis_url, Angarium()) as bridge:
+    async with instance(redis_url, Application()) as bridge:
         await bridge.request("c", "A", "web")
         accepted = await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
         assert not accepted.held
@@ -344,4 +344,4 @@ async def test_partial_metrics_are_logged_when_asked_for(
 def test_a_margin_that_leaves_no_time_is_refused() -> None:
     wrong = {"max_pending_ttl": 1_000, "max_pending_ttl_margin": 1_000}
     with pytest.raises(SettingInvalid, match="MAX_PENDING_TTL_MARGIN"):
-        check(load(conversations=wrong), Angarium())
+        check(load(conversations=wrong), Application())

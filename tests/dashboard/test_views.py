@@ -13,7 +13,7 @@ from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.model import MessageOptions, TaskItem
 from angarium.pickup.store import PickupStore
 from angarium.routing.role_settings import routing_store
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import build
 from angarium.transactions.archive import TransactionArchive
@@ -32,7 +32,7 @@ Ask = Any
 async def asked(redis_url: str, folder: Path) -> AsyncIterator[tuple[Runtime, Ask]]:
     database = f"sqlite:///{folder}/angarium.db"
     async with sample_runtime(redis_url, http={"port": 0}, database_url=database) as runtime:
-        api = build(runtime, Angarium())
+        api = build(runtime, Application())
         await api.start()
         try:
             async with aiohttp.ClientSession(f"http://127.0.0.1:{api.ports['http']}") as session:
@@ -227,7 +227,7 @@ async def test_a_browser_gets_the_page_and_a_program_the_links(
         sample_runtime(redis_url, http={"port": 0}) as runtime,
         aiohttp.ClientSession() as session,
     ):
-        api = build(runtime, Angarium())
+        api = build(runtime, Application())
         await api.start()
         url = f"http://127.0.0.1:{api.ports['http']}"
         async with session.get(f"{url}/", headers={"accept": "text/html"}) as answer:

@@ -32,7 +32,7 @@ from angarium.dispatch.transitions import (
 )
 from angarium.dispatch.worker import Worker
 from angarium.redis.connection import Argument
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.keyspace import Key
@@ -254,7 +254,7 @@ class DispatchServices:
 
     async def add_dispatcher(self, **dispatch: Any) -> Dispatcher:
         settings = self._with(**dispatch)
-        app = Angarium()
+        app = Application()
         dispatcher.check(settings, app)
         runtime = await self._stack.enter_async_context(Runtime.open(settings))
         service = dispatcher.build(runtime, app)
@@ -270,7 +270,7 @@ class DispatchServices:
         **dispatch: Any,
     ) -> Worker:
         settings = self._with(**dispatch)
-        app = Angarium()
+        app = Application()
         app.worker(**(options or {}))(handle)
         worker.check(settings, app)
         runtime = await self._stack.enter_async_context(Runtime.open(settings))

@@ -23,7 +23,7 @@ from angarium.dispatch.gauges import DispatchGauges
 from angarium.dispatch.http import http_api
 from angarium.dispatch.message_ids import new_ids, partition_of_id
 from angarium.dispatch.store import DispatchStore
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.dead_letters import PAGE_MAX
 from angarium.runtime.errors import RedisUnavailable
 from angarium.runtime.lease import Lease
@@ -104,7 +104,7 @@ class ApiHarness:
 async def api_harness(redis_url: str, **overrides: Any) -> AsyncIterator[ApiHarness]:
     overrides.setdefault("dispatch", {"deliveries_max": 1})
     async with sample_runtime(redis_url, http={"port": 0}, **overrides) as runtime:
-        api = Api(runtime, [http_api(runtime, Angarium())])
+        api = Api(runtime, [http_api(runtime, Application())])
         await api.start()
         async with aiohttp.ClientSession() as http:
             yield ApiHarness(runtime, http, f"http://127.0.0.1:{api.ports['http']}")
@@ -221,7 +221,7 @@ async def test_a_posted_message_reaches_a_worker(redis_url: str) -> None:
     async with dispatch_services(redis_url, ack_timeout_ms=30_000) as ours:
         await ours.add_dispatcher()
         await ours.add_worker()
-        api = Api(ours.runtime, [http_api(ours.runtime, Angarium())])
+        api = Api(ours.runtime, [http_api(ours.runtime, Application())])
         await api.start()
         url = f"http://127.0.0.1:{api.ports['http']}"
         async with aiohttp.ClientSession() as http:
@@ -263,7 +263,7 @@ async def test_the_gauges_show_waiting_and_dead_messages(redis_url: str) -> None
         await ours.post([{"payload": n} for n in range(3)])
         await ours.die(b"1", "no")
 
-        watch = http_api(ours.runtime, Angarium()).service
+        watch = http_api(ours.runtime, Application()).service
         assert isinstance(watch, DispatchGauges)
         assert await watch.run_once() == 0
         page = (await ours.ask("GET", "/metrics")).body.decode().splitlines()

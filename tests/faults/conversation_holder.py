@@ -22,7 +22,7 @@ from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnkno
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MinMessageInfo, OutgoingReply, TaskItem
 from angarium.runtime import log
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.runtime import Runtime
 from angarium.settings import load
 from tests.kit.history import History
@@ -163,7 +163,7 @@ class Holder:
 
 async def main(name: str, path: Path, conversations: int) -> None:
     log.configure()
-    app, history = Angarium(), History(path)
+    app, history = Application(), History(path)
     async with Runtime.open(load(), actor=name) as runtime:
         holder = Holder(name, runtime, history)
         app.reply_sender()(holder.send)

@@ -19,7 +19,7 @@ from angarium.conversations.errors import AckUnknown
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import OutgoingReply
 from angarium.runtime import log
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.runtime import Runtime
 from angarium.settings import load
@@ -31,7 +31,7 @@ LOST = 0.02  # of the ACKs never arrive
 
 async def main(name: str, path: Path) -> None:
     log.configure()
-    history, draw, app = History(path), random.Random(name), Angarium()
+    history, draw, app = History(path), random.Random(name), Application()
     acks: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     @app.reply_sender()

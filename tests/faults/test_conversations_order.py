@@ -17,7 +17,7 @@ import pytest
 
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import OutgoingReply
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from tests.conversations.harness import DEADLINE_S, Client, Harness, instance, task
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
@@ -33,7 +33,7 @@ QUICK = {"awaited_first_turn": 1_000, "awaited_messages_interval": 50}
 
 @asynccontextmanager
 async def pair(
-    redis_url: str, app: Angarium, **more: int
+    redis_url: str, app: Application, **more: int
 ) -> AsyncIterator[tuple[ConversationsInstance, ConversationsInstance]]:
     quick = {**QUICK, **more}
     async with instance(redis_url, app, conversations=quick) as one:
@@ -104,7 +104,7 @@ class Probe:
     """Other people's conversations: one request and one reply each, and how long that takes."""
 
     def __init__(self) -> None:
-        self.app = Angarium()
+        self.app = Application()
         self.sent: list[str] = []
         self._left = asyncio.Event()
         self._numbers = itertools.count()

@@ -70,7 +70,7 @@ async def test_after_a_campaign_of_faults_nothing_is_unexplained(tmp_path: Path)
     assert found["reconciliation"]["differences"] == []
     assert found["rejects"] == 0
     assert found["events"] == campaign.stored["events"] >= report.events
-    rooms = {each["module"] for each in found["balances"] if each["accepted"]}
-    assert rooms == {"dispatch", "transactions", "conversations", "pickup", "routing"}
+    modules = {each["module"] for each in found["balances"] if each["accepted"]}
+    assert modules == {"dispatch", "transactions", "conversations", "pickup", "routing"}
     accepted = sum(each["accepted"] for each in found["balances"])
     print(f"{report}\n{found['events']} events, {accepted} accepted, none unexplained")

@@ -70,10 +70,10 @@ class Run:
         return killed
 
     def _note(self) -> None:
-        """Entries as the rooms write them, beside those that the rooms do write."""
+        """Entries as the modules write them, beside those that the modules do write."""
         key, count = f"{self._prefix}journal", ENTRIES * EVENTS
         pipe = self._client.pipeline(transaction=False)
-        # The rooms count on in the same place, so that the running numbers have no gap.
+        # The modules count on in the same place, so that the running numbers have no gap.
         last = self._client.hincrby(f"{key}:meta", "events", count) - count
         for number in range(self.events, self.events + count, EVENTS):
             last += EVENTS

@@ -6,7 +6,7 @@ import asyncio
 
 from angarium.conversations.compat import MessageSyncManager, SyncMessageOptions
 from angarium.conversations.model import OutgoingReply, TaskItem
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from tests.conversations.harness import DEADLINE_S, instance
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
@@ -17,7 +17,7 @@ async def test_a_reply_that_is_being_sent_gets_a_new_date_and_no_second_sender(
 ) -> None:
     sent: list[str] = []
     may_end = asyncio.Event()
-    app = Angarium()
+    app = Application()
 
     @app.reply_sender()
     async def send(reply: OutgoingReply) -> None:

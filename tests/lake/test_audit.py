@@ -130,17 +130,17 @@ async def test_what_ended_behind_the_lake_is_no_finding(
 ) -> None:
     """The lake is always a little behind: the newest entries of the journal explain the rest."""
     async with traffic(redis_url, tmp_path) as made:
-        room, lake = Harness(made.runtime), Lake.of(made.settings)
-        await room.define("one", *STEPS["one"])
-        ended, gone = await room.start(), await room.start()
+        harness, lake = Harness(made.runtime), Lake.of(made.settings)
+        await harness.define("one", *STEPS["one"])
+        ended, gone = await harness.start(), await harness.start()
         await asyncio.to_thread(store_once, spark, made.settings)
         assert (await audit(made.runtime, spark, LakeTables(lake))).clean
-        assert await room.store.cancel(ended) == "cancelled"
+        assert await harness.store.cancel(ended) == "cancelled"
         for each in (ended, gone):
             state = made.name(transactions_keys.STATE, each)
             await made.runtime.redis.call("DEL", state, key=state)
         found = await audit(made.runtime, spark, LakeTables(lake))
-        await room.client.close()
+        await harness.client.close()
     assert [each.subject for each in found.findings] == [gone]
 
 

@@ -313,14 +313,14 @@ async def test_archived_transactions_are_in_the_lake_and_found_by_their_id(
             name = made.name(transactions_keys.STATE, each)
             assert await made.runtime.redis.call("EXISTS", name, key=name) == 0
         assert await lookup.find_transaction(waiting[0]) is None
-        # And the room finds them, which Redis and the database no longer do.
-        room = TransactionsService(made.runtime, lake_lookup=transactions_of(made.settings))
+        # And the module finds them, which Redis and the database no longer do.
+        service = TransactionsService(made.runtime, lake_lookup=transactions_of(made.settings))
         try:
-            assert (await room.get(ended[0])).status.final
+            assert (await service.get(ended[0])).status.final
             with pytest.raises(TransactionFinished):
-                await room.cancel(ended[0])
+                await service.cancel(ended[0])
         finally:
-            await room.close()
+            await service.close()
         assert Lake.of(made.settings).rows("transactions") == 3
         assert (await audit(made.runtime, spark, LakeTables(Lake.of(made.settings)))).clean
 

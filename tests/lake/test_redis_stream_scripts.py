@@ -33,7 +33,7 @@ from angarium.runtime.errors import InputInvalid
 DAY_MS = 86_400_000
 
 
-class Desk:
+class SinkScripts:
     """One stream with a writer, and lists beside it."""
 
     def __init__(self, url: str, prefix: str) -> None:
@@ -68,62 +68,62 @@ class Desk:
 
 
 @pytest.fixture
-def desk(any_redis_url: str, prefix: str) -> Iterator[Desk]:
-    desk = Desk(any_redis_url, prefix)
-    yield desk
-    desk.redis.close()
+def sink(any_redis_url: str, prefix: str) -> Iterator[SinkScripts]:
+    sink = SinkScripts(any_redis_url, prefix)
+    yield sink
+    sink.redis.close()
 
 
-def test_a_chunk_is_staged_once_and_a_lost_one_is_noticed(desk: Desk) -> None:
-    assert desk.stage(0, 0, "a") == "staged"
-    assert desk.stage(0, 0, "a") == "already"
-    assert desk.stage(0, 1, "b") == "staged"
-    assert desk.stage(0, 3, "d") == "missing"
-    name = desk.lists[0]
-    assert desk.redis.call("LLEN", name, key=name) == 2
-    assert 0 < desk.redis.call("PTTL", name, key=name) <= DAY_MS
+def test_a_chunk_is_staged_once_and_a_lost_one_is_noticed(sink: SinkScripts) -> None:
+    assert sink.stage(0, 0, "a") == "staged"
+    assert sink.stage(0, 0, "a") == "already"
+    assert sink.stage(0, 1, "b") == "staged"
+    assert sink.stage(0, 3, "d") == "missing"
+    name = sink.lists[0]
+    assert sink.redis.call("LLEN", name, key=name) == 2
+    assert 0 < sink.redis.call("PTTL", name, key=name) <= DAY_MS
 
 
-def test_the_lists_that_were_named_first_are_the_batch(desk: Desk) -> None:
+def test_the_lists_that_were_named_first_are_the_batch(sink: SinkScripts) -> None:
     for number in range(3):
-        desk.stage(number, 0, f"l{number}")
-    named = BatchLists(desk.lists[:2])
-    assert desk.begin(0, 0, 1) == named
-    assert desk.redis.call("PTTL", desk.lists[0], key=desk.key) == -1
-    assert desk.begin(0, 2) == named
-    assert desk.begin(1, 2) == BatchNumber(0)
+        sink.stage(number, 0, f"l{number}")
+    named = BatchLists(sink.lists[:2])
+    assert sink.begin(0, 0, 1) == named
+    assert sink.redis.call("PTTL", sink.lists[0], key=sink.key) == -1
+    assert sink.begin(0, 2) == named
+    assert sink.begin(1, 2) == BatchNumber(0)
 
 
-def test_rows_move_once_and_the_batch_ends_when_its_lists_are_empty(desk: Desk) -> None:
-    desk.stage(0, 0, "a", "b")
-    desk.stage(0, 1, "c")
-    assert desk.append(0, 0) == "closed"
-    desk.begin(0, 0)
-    assert desk.append(0, 0) == RowsMoved(2, left=1)
-    assert desk.end(0, 0) == RowsLeft(desk.lists[0])
-    assert desk.append(0, 0) == RowsMoved(1, left=0)
-    assert desk.append(0, 0) == RowsMoved(0, left=0)
-    assert desk.entries() == [b"a", b"b", b"c"]
-    assert desk.end(0, 0) == "committed"
-    assert desk.end(0, 0) == "already"
-    assert desk.begin(0, 0) == "already"
-    assert desk.append(0, 0) == "closed"
-    assert desk.end(5) == RowsLeft("")
+def test_rows_move_once_and_the_batch_ends_when_its_lists_are_empty(sink: SinkScripts) -> None:
+    sink.stage(0, 0, "a", "b")
+    sink.stage(0, 1, "c")
+    assert sink.append(0, 0) == "closed"
+    sink.begin(0, 0)
+    assert sink.append(0, 0) == RowsMoved(2, left=1)
+    assert sink.end(0, 0) == RowsLeft(sink.lists[0])
+    assert sink.append(0, 0) == RowsMoved(1, left=0)
+    assert sink.append(0, 0) == RowsMoved(0, left=0)
+    assert sink.entries() == [b"a", b"b", b"c"]
+    assert sink.end(0, 0) == "committed"
+    assert sink.end(0, 0) == "already"
+    assert sink.begin(0, 0) == "already"
+    assert sink.append(0, 0) == "closed"
+    assert sink.end(5) == RowsLeft("")
 
 
-def test_the_stream_keeps_about_as_much_as_it_should(desk: Desk) -> None:
-    desk.stage(0, 0, *(f"{n}" for n in range(1_000)))
-    desk.begin(0, 0)
-    assert desk.append(0, 0, length_max=100).rows == 1_000
-    assert 100 <= len(desk.entries()) < 300
+def test_the_stream_keeps_about_as_much_as_it_should(sink: SinkScripts) -> None:
+    sink.stage(0, 0, *(f"{n}" for n in range(1_000)))
+    sink.begin(0, 0)
+    assert sink.append(0, 0, length_max=100).rows == 1_000
+    assert 100 <= len(sink.entries()) < 300
 
 
-def test_values_are_bytes_as_they_are(desk: Desk) -> None:
+def test_values_are_bytes_as_they_are(sink: SinkScripts) -> None:
     chunk = packed([[b"\xff\x00", bytes(range(256)) * 300]])
-    desk.stage_packed(0, 0, chunk)
-    desk.begin(0, 0)
-    desk.append(0, 0)
-    assert desk.entries() == [bytes(range(256)) * 300]
+    sink.stage_packed(0, 0, chunk)
+    sink.begin(0, 0)
+    sink.append(0, 0)
+    assert sink.entries() == [bytes(range(256)) * 300]
 
 
 def test_a_row_becomes_fields_in_text() -> None:

@@ -1,4 +1,4 @@
-"""Rows of the lake back into the rooms: shown first, sent once."""
+"""Rows of the lake back into the modules: shown first, sent once."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ async def test_an_archived_transaction_is_started_anew_with_its_data(
     redis_url: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     async with traffic(redis_url, tmp_path) as made:
-        room = Harness(made.runtime)
-        await room.define("one", *STEPS["one"])
+        harness = Harness(made.runtime)
+        await harness.define("one", *STEPS["one"])
         lake = Lake.of(made.settings)
         tables = LakeTables(lake)
         state = {"id": "t1", "data": {"n": 7}, "output": None}
@@ -101,9 +101,9 @@ async def test_an_archived_transaction_is_started_anew_with_its_data(
         twice = await send(planned, planned.key("failed"))
         fresh = ask(lake, "select sent_as from replays").rows[0][0]
         assert twice == fresh
-        started = await room.state(fresh)
+        started = await harness.state(fresh)
         assert (started.owner, bytes(started.data)) == ("o", b'{"n":7}')
-        await room.client.close()
+        await harness.client.close()
 
 
 async def test_what_can_not_be_replayed_is_refused(

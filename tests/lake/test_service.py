@@ -16,7 +16,7 @@ from angarium.lake.http import http_api
 from angarium.lake.service import LOG, LakeService, build, check
 from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.process_report import read_processes
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
@@ -37,8 +37,8 @@ DEADLINE_S = 280.0
 
 @asynccontextmanager
 async def role(runtime: Runtime) -> AsyncIterator[LakeService]:
-    check(runtime.settings, Angarium())
-    service = build(runtime, Angarium())
+    check(runtime.settings, Application())
+    service = build(runtime, Application())
     assert isinstance(service, LakeService)
     await service.start()
     try:
@@ -95,7 +95,7 @@ async def test_where_no_lake_can_be_the_role_says_so_and_lives(
 
 @asynccontextmanager
 async def serving(runtime: Runtime) -> AsyncIterator[Any]:
-    api = Api(runtime, [http_api(runtime, Angarium())])
+    api = Api(runtime, [http_api(runtime, Application())])
     await api.start()
     try:
         async with aiohttp.ClientSession() as session:

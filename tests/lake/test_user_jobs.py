@@ -14,7 +14,7 @@ from angarium.lake.pipeline import Pipeline
 from angarium.lake.query import ask
 from angarium.lake.tables import Lake, LakeTable
 from angarium.lake.user_jobs import jobs_of
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.settings import CommonSettings as Settings
 from tests.kit.sample import sample_settings
@@ -28,8 +28,8 @@ PASS_S_MAX = 300
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lake_enrich" / "enrich.py"
 
 
-def application() -> Angarium:
-    app = Angarium()
+def application() -> Application:
+    app = Application()
 
     @app.table("doubled", of="results")
     def doubled(results: DataFrame) -> DataFrame:
@@ -46,7 +46,7 @@ def application() -> Angarium:
     return app
 
 
-def run(spark: SparkSession, settings: Settings, app: Angarium) -> Pipeline:
+def run(spark: SparkSession, settings: Settings, app: Application) -> Pipeline:
     """One pass, begun again where the machine was too busy to start a worker."""
     for _ in range(STARTS_MAX):
         pipeline = Pipeline(spark, settings, settings.redis_url, app)
@@ -115,7 +115,7 @@ def test_a_job_that_raises_is_stopped_by_itself_and_named(
 ) -> None:
     settings = sample_settings(redis_url, home=tmp_path)
     client = client_of(redis_url)
-    app = Angarium()
+    app = Application()
 
     @app.table("bad", of="results")
     def bad(results: DataFrame) -> DataFrame:
@@ -167,7 +167,7 @@ def test_the_example_does_what_its_first_line_says(
     ],
 )
 def test_a_job_that_can_not_be_is_refused_by_name(name: str, of: str, problem: str) -> None:
-    app = Angarium()
+    app = Application()
     app.table(name, of=of)(lambda rows: rows)
     with pytest.raises(SettingInvalid, match=problem):
         jobs_of(app)
@@ -175,4 +175,4 @@ def test_a_job_that_can_not_be_is_refused_by_name(name: str, of: str, problem: s
 
 def test_a_stream_needs_a_key_or_a_module() -> None:
     with pytest.raises(TypeError, match="needs the key"):
-        Angarium().stream(of="results")
+        Application().stream(of="results")

@@ -1,4 +1,4 @@
-"""Something of everything: each room's own store moves some messages, some to their end."""
+"""Something of everything: each module's own store moves some messages, some to their end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_settings
 from tests.pickup import harness as pickup_harness
 from tests.routing import harness as routing_harness
-from tests.transactions import harness as transactions_room
+from tests.transactions import harness as transactions_harness
 
 # A start of a day, so that windows are easy to name.
 NOW_MS = 1_760_000_000_000
@@ -33,7 +33,7 @@ NOW_MS = 1_760_000_000_000
 
 @dataclass
 class Traffic:
-    """What was left open, by room and account; the names of the keys they stand in."""
+    """What was left open, by module and account; the names of the keys that hold it."""
 
     runtime: Runtime
     clock: FakeClock
@@ -48,22 +48,22 @@ class Traffic:
         return self.runtime.keyspace.name(key, partition, *parts)
 
     async def transactions(self, started: int = 6, completed: int = 3) -> list[str]:
-        room = transactions_room.Harness(self.runtime)
-        for name, steps in transactions_room.STEPS.items():
-            await room.define(name, *steps)
+        harness = transactions_harness.Harness(self.runtime)
+        for name, steps in transactions_harness.STEPS.items():
+            await harness.define(name, *steps)
         ids = [
-            await room.start("one" if number % 2 else "two", owner=f"o{number % 3}")
+            await harness.start("one" if number % 2 else "two", owner=f"o{number % 3}")
             for number in range(started)
         ]
         await self.clock.advance(7)
-        taken = await room.take(count=completed)
+        taken = await harness.take(count=completed)
         await self.clock.advance(120)
         for number, each in enumerate(taken):
             status = "failed" if number == 0 else "success"
-            assert await room.store.complete(each, status, b"1", "why" * (number == 0)) == (
+            assert await harness.store.complete(each, status, b"1", "why" * (number == 0)) == (
                 "completed"
             )
-        await room.client.close()
+        await harness.client.close()
         ended = {each.id for each in taken}
         self._add("transactions", "transaction", [each for each in ids if each not in ended])
         return ids
@@ -72,27 +72,27 @@ class Traffic:
         store = DispatchStore(self.runtime)
         partition = store.partitions - 1
         term = await dispatch_harness.take_term(self.runtime, store, partition)
-        room = dispatch_harness.StoreHarness(self.runtime, store, partition, term)
-        done, refused = await room.accepted(b"1", b"2")
-        await room.complete(done)
+        harness = dispatch_harness.StoreHarness(self.runtime, store, partition, term)
+        done, refused = await harness.accepted(b"1", b"2")
+        await harness.complete(done)
         for _ in range(10):
-            await room.reject(refused, "no")
+            await harness.reject(refused, "no")
             await self.clock.advance(5)
-            await room.claim()
-        (pending,) = await room.accepted(b"3")
+            await harness.claim()
+        (pending,) = await harness.accepted(b"3")
         waiting = await store.enqueue(b'{"n":4}')
         self._add("dispatch", "message", [pending.decode(), waiting.message_id])
         return [done.decode(), pending.decode(), waiting.message_id]
 
     async def conversations(self) -> None:
-        room = conversations_harness.Harness(self.runtime, self.clock)
-        await room.request("q1", "talk")
-        await room.request("q2", "talk")
-        first = await room.reply("q1", "r1", "talk")
-        second = await room.reply("q1", "r2", "talk")
+        harness = conversations_harness.Harness(self.runtime, self.clock)
+        await harness.request("q1", "talk")
+        await harness.request("q2", "talk")
+        first = await harness.reply("q1", "r1", "talk")
+        second = await harness.reply("q1", "r2", "talk")
         await self.clock.advance(0.5)
-        await room.store.report_sent(first, None)
-        await room.store.finish(first, "unasked")
+        await harness.store.report_sent(first, None)
+        await harness.store.finish(first, "unasked")
         self._add("conversations", "reply", [second.response_id])
         self._add("conversations", "request", ["q2"])
 
@@ -151,8 +151,8 @@ class Traffic:
         await self.routing()
         await self.pickup()
 
-    def _add(self, room: str, account: str, subjects: list[str]) -> None:
-        self.open.setdefault((room, account), []).extend(subjects)
+    def _add(self, module: str, account: str, subjects: list[str]) -> None:
+        self.open.setdefault((module, account), []).extend(subjects)
 
     async def _subjects(self, event: str, key: str | None = None) -> list[str]:
         found = await routing_harness.events(self.runtime, event)

@@ -8,7 +8,7 @@ import pytest
 
 from angarium.conversations.model import OutgoingReply
 from angarium.conversations.script_values import NewReply
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import Overloaded
 from tests.conversations.harness import DEADLINE_S, harness, instance, task
 from tests.kit.eventually import eventually
@@ -32,7 +32,7 @@ class GatedSender:
     """Sends replies once its gate is open."""
 
     def __init__(self) -> None:
-        self.app = Angarium()
+        self.app = Application()
         self.gate = asyncio.Event()
         self.begun: list[str] = []
         self.sent: list[str] = []

@@ -13,7 +13,7 @@ from aiohttp import web
 from angarium.routing.inbox import Inbox
 from angarium.routing.items import InboundMessage
 from angarium.routing.service import RoutingService
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.runtime import Runtime
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
@@ -33,7 +33,7 @@ async def test_a_message_for_too_many_recipients_is_refused(redis_url: str) -> N
 
 
 @asynccontextmanager
-async def inbox(runtime: Runtime, app: Angarium) -> AsyncIterator[Inbox]:
+async def inbox(runtime: Runtime, app: Application) -> AsyncIterator[Inbox]:
     service = Inbox(runtime, app)
     await service.start()
     try:
@@ -44,7 +44,7 @@ async def inbox(runtime: Runtime, app: Angarium) -> AsyncIterator[Inbox]:
 
 @pytest.mark.limit("inbox_keys_max")
 async def test_an_instance_takes_no_more_keys_than_it_may_hold(redis_url: str) -> None:
-    app, gate, begun = Angarium(), asyncio.Event(), list[bytes]()
+    app, gate, begun = Application(), asyncio.Event(), list[bytes]()
 
     @app.inbox()
     async def handle(message: InboundMessage) -> None:
@@ -67,7 +67,7 @@ async def test_an_instance_takes_no_more_keys_than_it_may_hold(redis_url: str) -
 async def test_an_instance_holds_a_limited_number_of_failing_keys_until_they_end(
     redis_url: str,
 ) -> None:
-    app, healed, done, held = Angarium(), asyncio.Event(), set[bytes](), list[int]()
+    app, healed, done, held = Application(), asyncio.Event(), set[bytes](), list[int]()
 
     @app.inbox(retries=50, backoff="fixed")
     async def handle(message: InboundMessage) -> None:

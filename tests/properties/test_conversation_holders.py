@@ -25,7 +25,7 @@ from angarium.conversations.compat import MessageSyncManager, SyncMessageOptions
 from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnknown
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MinMessageInfo, OutgoingReply
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
 from tests.conversations.harness import task
@@ -332,7 +332,7 @@ class Recorder:
     """The sender of a role; all roles and the manager write into one list."""
 
     def __init__(self, sent: list[str]) -> None:
-        self.app = Angarium()
+        self.app = Application()
         self.sent = sent
         self.app.reply_sender()(self.send)
 

@@ -9,14 +9,14 @@ from angarium.routing import keys
 from angarium.routing.inbox import Inbox
 from angarium.routing.items import InboundMessage
 from angarium.routing.service import RoutingService
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.runtime import Runtime
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 from tests.routing.test_consumer import DEADLINE_S, settled
 
 
-async def _run(runtime: Runtime, app: Angarium, *payloads: bytes) -> Inbox:
+async def _run(runtime: Runtime, app: Application, *payloads: bytes) -> Inbox:
     inbox = Inbox(runtime, app)
     await inbox.start()
     for payload in payloads:
@@ -27,7 +27,7 @@ async def _run(runtime: Runtime, app: Angarium, *payloads: bytes) -> Inbox:
 async def test_a_plain_function_past_its_time_out_ends_before_the_next_attempt(
     redis_url: str,
 ) -> None:
-    app, go, calls, together = Angarium(), threading.Event(), list[bytes](), list[int]()
+    app, go, calls, together = Application(), threading.Event(), list[bytes](), list[int]()
     running = threading.Semaphore(100)
 
     @app.inbox(retries=1, timeout_s=0.05)
@@ -50,7 +50,7 @@ async def test_a_plain_function_past_its_time_out_ends_before_the_next_attempt(
 
 
 async def test_a_function_that_exits_fails_its_attempt_and_not_the_process(redis_url: str) -> None:
-    app = Angarium()
+    app = Application()
 
     @app.inbox(retries=0)
     async def handle(message: InboundMessage) -> None:
@@ -66,7 +66,7 @@ async def test_a_function_that_exits_fails_its_attempt_and_not_the_process(redis
 
 
 async def test_a_restart_under_its_uid_is_the_same_instance(redis_url: str) -> None:
-    app = Angarium()
+    app = Application()
 
     @app.inbox()
     async def handle(message: InboundMessage) -> None: ...

@@ -197,12 +197,12 @@ async def test_other_methods_are_refused_and_get_explains_an_invitation(redis_ur
 
 
 def test_a_port_in_use_and_an_impossible_layout_are_refused(redis_url: str) -> None:
-    from angarium.runtime.application import Angarium
+    from angarium.runtime.application import Application
 
     inbound = {"inbound": INBOUND, "layout": "acapy"}
     settings = load(redis_url=redis_url, routing=inbound, partitions=4)
     with pytest.raises(SettingInvalid, match="ANGARIUM_ROUTING__LAYOUT"):
-        relay_module.check(settings, Angarium())
+        relay_module.check(settings, Application())
     import socket
 
     with socket.socket() as taken:
@@ -210,4 +210,4 @@ def test_a_port_in_use_and_an_impossible_layout_are_refused(redis_url: str) -> N
         taken.listen()
         busy = {"inbound": [["http", "127.0.0.1", taken.getsockname()[1]]]}
         with pytest.raises(SettingInvalid, match="is taken"):
-            relay_module.check(load(redis_url=redis_url, routing=busy), Angarium())
+            relay_module.check(load(redis_url=redis_url, routing=busy), Application())

@@ -13,7 +13,7 @@ import trustme
 
 from angarium.routing import relay as relay_module
 from angarium.routing.relay import Relay
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import Overloaded, SettingInvalid
 from angarium.settings import load
 from tests.kit.eventually import eventually
@@ -236,7 +236,7 @@ def test_a_certificate_that_can_not_be_used_is_refused_with_its_setting(
     ):
         settings = load(redis_url=redis_url, routing={"inbound": INBOUND, **files})
         with pytest.raises(SettingInvalid, match="ANGARIUM_ROUTING__TLS_CERTIFICATE"):
-            relay_module.check(settings, Angarium())
+            relay_module.check(settings, Application())
 
 
 @pytest.mark.limit("relay_idle_s_max", "relay_ws_idle_s_max")

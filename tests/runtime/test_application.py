@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import angarium
-from angarium.runtime.application import Angarium, Caller, Handler, Kind, load_application
+from angarium.runtime.application import Application, Caller, Handler, Kind, load_application
 from angarium.runtime.errors import SettingInvalid
 from tests.kit.eventually import Signal
 
@@ -55,7 +55,7 @@ async def calling(threads_max: int = 2) -> AsyncIterator[Caller]:
 
 
 def test_a_decorated_function_is_found_by_kind_and_stays_itself() -> None:
-    app = Angarium()
+    app = Application()
     assert app.worker(concurrency=3)(double) is double
     assert app.inbox()(double) is double
     app.reply_sender()(double_later)
@@ -68,7 +68,7 @@ def test_a_decorated_function_is_found_by_kind_and_stays_itself() -> None:
 
 
 def test_only_options_that_were_given_are_kept() -> None:
-    app = Angarium()
+    app = Application()
     app.worker(window=7)(double)
     app.step("pay", timeout_s=0.5)(double)
     app.step("ship")(double)
@@ -77,7 +77,7 @@ def test_only_options_that_were_given_are_kept() -> None:
 
 
 def test_handlers_of_a_kind_come_in_the_order_of_registration() -> None:
-    app = Angarium()
+    app = Application()
     for name in ("z", "a", "m"):
         app.step(name)(double)
     app.reply_sender("b")(double)
@@ -86,13 +86,13 @@ def test_handlers_of_a_kind_come_in_the_order_of_registration() -> None:
 
 
 def test_two_applications_do_not_meet() -> None:
-    one, two = Angarium(), Angarium()
+    one, two = Application(), Application()
     one.worker()(double)
     assert two.handlers("worker") == {}
 
 
 def test_the_same_name_twice_for_one_purpose_is_refused() -> None:
-    app = Angarium()
+    app = Application()
     app.step("pay")(double)
     app.reply_sender("pay")(double)
     with pytest.raises(ValueError, match=r"@app\.step 'pay' is registered twice"):
@@ -102,7 +102,7 @@ def test_the_same_name_twice_for_one_purpose_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["worker", "reply_sender", "inbox"])
 def test_a_decorator_without_parentheses_has_its_defaults(kind: Kind) -> None:
-    bare, called = Angarium(), Angarium()
+    bare, called = Application(), Application()
     assert getattr(bare, kind)(double) is double
     assert getattr(called, kind)()(double) is double
     assert bare.handlers(kind) == called.handlers(kind)
@@ -110,11 +110,11 @@ def test_a_decorator_without_parentheses_has_its_defaults(kind: Kind) -> None:
 
 def test_a_step_without_its_type_is_refused() -> None:
     with pytest.raises(TypeError, match=r"@app\.step needs a name: @app\.step\(\"name\"\)"):
-        Angarium().step(double)  # type: ignore[arg-type]
+        Application().step(double)  # type: ignore[arg-type]
 
 
 def test_what_can_not_be_called_is_refused() -> None:
-    app = Angarium()
+    app = Application()
     with pytest.raises(TypeError, match=r"@app\.worker is for functions, not for 'text'"):
         app.worker()("text")  # type: ignore[type-var]
     assert app.handlers("worker") == {}
@@ -122,12 +122,12 @@ def test_what_can_not_be_called_is_refused() -> None:
 
 def test_a_role_without_its_function_is_refused_by_name() -> None:
     with pytest.raises(SettingInvalid, match=r"no @app\.inbox, which role 'inbox' needs") as caught:
-        Angarium().handler("inbox", "inbox")
+        Application().handler("inbox", "inbox")
     assert caught.value.setting == "ANGARIUM_APP"
 
 
 def test_a_role_that_takes_one_function_refuses_two_and_names_them() -> None:
-    app = Angarium()
+    app = Application()
     app.reply_sender("mail")(double)
     app.reply_sender("chat")(double)
     with pytest.raises(SettingInvalid, match=r"takes one @app\.reply_sender, .* mail, chat"):
@@ -252,7 +252,7 @@ def write(folder: Path, name: str, text: str) -> None:
 def test_an_application_is_loaded_from_the_current_folder(folder: Path) -> None:
     write(folder, "shop/orders.py", "from angarium import Angarium\napp = Angarium()\n")
     loaded = load_application("shop.orders:app")
-    assert isinstance(loaded, Angarium)
+    assert isinstance(loaded, Application)
     assert load_application("shop.orders:app") is loaded
     assert sys.path.count(str(folder)) == 1
 
@@ -303,7 +303,7 @@ def test_an_error_inside_the_module_is_not_taken_for_a_missing_module(
 
 def test_the_package_offers_the_class_and_nothing_it_does_not_have() -> None:
     # The public class adds the clients of all modules, which the runtime does not import.
-    assert issubclass(angarium.Angarium, Angarium)
+    assert issubclass(angarium.Angarium, Application)
     names: dict[str, object] = {}
     exec("from angarium import *", names)
     assert names["Angarium"] is angarium.Angarium

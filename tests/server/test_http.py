@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.http_api import HttpApi, Operation, reply
 from angarium.runtime.runtime import Runtime
 from angarium.server import http
@@ -206,7 +206,7 @@ async def test_without_operations_the_api_still_has_its_own_pages(
 ) -> None:
     monkeypatch.setattr(http, "HTTP_APIS", ())
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
-        api = build(runtime, Angarium())
+        api = build(runtime, Application())
         await api.start()
         port = api.ports["http"]
         page = json_of(await ask(port, "/openapi.json"))
@@ -223,7 +223,7 @@ async def test_each_listed_file_gets_the_runtime_and_the_application(
     given: list[object] = []
     module = ModuleType("sample_http_api")
 
-    def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+    def http_api(runtime: Runtime, app: Application) -> HttpApi:
         given.extend((runtime, app))
         return http_api_of(Recorder("sample"))
 
@@ -231,7 +231,7 @@ async def test_each_listed_file_gets_the_runtime_and_the_application(
     monkeypatch.setitem(sys.modules, "sample_http_api", module)
     monkeypatch.setattr(http, "HTTP_APIS", ("sample_http_api",))
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
-        app = Angarium()
+        app = Application()
         api = build(runtime, app)
         assert given == [runtime, app]
         await api.start()

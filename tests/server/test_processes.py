@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from angarium.redis.address import Address
 from angarium.redis.connection import Credentials, open_connection
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError, RedisUnavailable
 from angarium.runtime.process_report import TTL_MS, ProcessReporter
 from angarium.runtime.runtime import Runtime
@@ -177,7 +177,7 @@ async def test_any_name_makes_a_valid_page_for_prometheus(redis_url: str) -> Non
 
 @asynccontextmanager
 async def serving(runtime: Runtime) -> AsyncIterator[int]:
-    api = Api(runtime, [processes.http_api(runtime, Angarium())])
+    api = Api(runtime, [processes.http_api(runtime, Application())])
     await api.start()
     try:
         yield api.ports["http"]

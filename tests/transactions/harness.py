@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.keyspace import Key
@@ -199,7 +199,7 @@ async def _module(runtime: Runtime) -> AsyncIterator[Harness]:
 
 @asynccontextmanager
 async def running_node(
-    runtime: Runtime, application: Angarium = app
+    runtime: Runtime, application: Application = app
 ) -> AsyncIterator[TransactionNode]:
     node = TransactionNode(runtime, application)
     await node.start()

@@ -293,12 +293,13 @@ async def _send(
 
 
 def _to_dispatch(runtime: Runtime) -> Send:
-    from angarium.dispatch.store import DispatchStore
+    from angarium.dispatch.service import DispatchService
 
-    store = runtime.store(DispatchStore)
+    dispatch = DispatchService(runtime)
 
     async def send(planned: Planned, key: str) -> str:
-        return (await store.enqueue(planned.row["fields"].encode(), key)).message_id
+        (enqueued,) = await dispatch.enqueue([(planned.row["fields"].encode(), key)])
+        return enqueued.message_id
 
     return send
 

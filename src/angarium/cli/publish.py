@@ -14,7 +14,8 @@ from angarium.cli.result import print_results
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from angarium.dispatch.store import DispatchStore, Enqueued
+    from angarium.dispatch.service import DispatchService
+    from angarium.dispatch.store import Enqueued
     from angarium.runtime.runtime import Runtime
 
 # Messages and bytes per call to Redis: enough to amortise the round trip.
@@ -77,17 +78,17 @@ def publish(
 
 
 async def _publish(arguments: Sequence[str], count: int, queue: str, as_json: bool) -> int:
-    from angarium.dispatch.store import DispatchStore
+    from angarium.dispatch.service import DispatchService
 
     sent, unheard, listeners = 0, 0, 0
     async with _runtime(arguments) as runtime:
-        store = runtime.store(DispatchStore)
-        for chunk in _chunks(arguments, count, store):
-            heard_by = await store.publish_all(chunk, queue)
+        service = DispatchService(runtime)
+        for chunk in _chunks(arguments, count, service):
+            heard_by = await service.publish(chunk, queue)
             listeners = heard_by[-1]
             unheard += heard_by.count(0)
             sent += len(chunk)
-        channel = store.channel_of(queue)
+        channel = service.channel_of(queue)
     if as_json:
         print_json({"messages": sent, "listeners": listeners, "unheard": unheard})
     else:
@@ -109,19 +110,18 @@ async def _enqueue(
     as_json: bool,
 ) -> int:
     from angarium.dispatch.service import DispatchService
-    from angarium.dispatch.store import DispatchStore
 
     sent = 0
     shown: list[Enqueued] = []
     async with _runtime(arguments) as runtime:
-        store, service = runtime.store(DispatchStore), DispatchService(runtime)
-        for chunk in _chunks(arguments, count, store):
+        service = DispatchService(runtime)
+        for chunk in _chunks(arguments, count, service):
             given = [(payload, key) for payload in chunk]
-            enqueued = await store.enqueue_all(given, [queue] * len(chunk))
+            enqueued = await service.enqueue(given, [queue] * len(chunk))
             sent += len(chunk)
             if as_json or "-" not in arguments:
                 shown += enqueued
-        dispatchers = len(await store.dispatchers())
+        dispatchers = len(await service.dispatchers())
         if not as_json:
             _print_enqueued(sent, shown)
         if not dispatchers:
@@ -155,25 +155,28 @@ def _runtime(arguments: Sequence[str]) -> AbstractAsyncContextManager[Runtime]:
     return Runtime.open(load_installation()) if "-" in arguments else open_runtime()
 
 
-def _chunks(arguments: Sequence[str], count: int, store: DispatchStore) -> Iterator[list[bytes]]:
+def _chunks(
+    arguments: Sequence[str], count: int, service: DispatchService
+) -> Iterator[list[bytes]]:
     """Checked payloads in order. All arguments are checked before the first message is sent; lines
     of stdin are sent as they arrive."""
-    for payloads in _runs(arguments, store):
+    messages_max = min(CHUNK_MESSAGES, service.messages_max)
+    for payloads in _runs(arguments, service):
         chunk: list[bytes] = []
         size = 0
         for payload in payloads:
             for _ in range(count):
                 chunk.append(payload)
                 size += len(payload)
-                if len(chunk) >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
+                if len(chunk) >= messages_max or size >= CHUNK_BYTES:
                     yield chunk
                     chunk, size = [], 0
         if chunk:
             yield chunk
 
 
-def _runs(arguments: Sequence[str], store: DispatchStore) -> Iterator[list[bytes]]:
-    given = {each: _read(each, store) for each in arguments if each != "-"}
+def _runs(arguments: Sequence[str], service: DispatchService) -> Iterator[list[bytes]]:
+    given = {each: _read(each, service) for each in arguments if each != "-"}
     for argument in arguments:
         if argument != "-":
             yield [given[argument]]
@@ -181,7 +184,7 @@ def _runs(arguments: Sequence[str], store: DispatchStore) -> Iterator[list[bytes
         number = 0
         for lines in _lines():
             numbered = enumerate(lines, number + 1)
-            yield [_checked(line, f"line {i}", store) for i, line in numbered if line.strip()]
+            yield [_checked(line, f"line {i}", service) for i, line in numbered if line.strip()]
             number += len(lines)
 
 
@@ -201,21 +204,21 @@ def _lines() -> Iterator[list[bytes]]:
         yield [b"".join(rest)]
 
 
-def _read(argument: str, store: DispatchStore) -> bytes:
+def _read(argument: str, service: DispatchService) -> bytes:
     from pathlib import Path
 
     from angarium.runtime.errors import InputInvalid
 
     if not argument.startswith("@"):
-        return _checked(argument.encode(errors="surrogateescape"), repr(argument[:60]), store)
+        return _checked(argument.encode(errors="surrogateescape"), repr(argument[:60]), service)
     path = Path(argument[1:])
     try:
-        return _checked(path.read_bytes(), str(path), store)
+        return _checked(path.read_bytes(), str(path), service)
     except OSError as error:
         raise InputInvalid(f"{path} can't be read: {error.strerror}") from None
 
 
-def _checked(payload: bytes, what: str, store: DispatchStore) -> bytes:
+def _checked(payload: bytes, what: str, service: DispatchService) -> bytes:
     """Refuse invalid JSON before it becomes a dead letter."""
     import msgspec
 
@@ -226,7 +229,7 @@ def _checked(payload: bytes, what: str, store: DispatchStore) -> bytes:
         msgspec.json.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputInvalid(f"{what} is no JSON: {error}") from None
-    store.check_payload(payload)
+    service.check_payload(payload)
     return payload
 
 

@@ -12,7 +12,7 @@ import typer
 from angarium.cli.output import warn
 
 if TYPE_CHECKING:
-    from angarium.runtime.application import Angarium
+    from angarium.runtime.application import Application
     from angarium.settings import Settings
 
 
@@ -82,7 +82,7 @@ def _reload(settings: Settings) -> int:
     return host.run(nullcontext([roles]))
 
 
-def _useless(names: Sequence[str], settings: Settings, app: Angarium) -> Iterator[str]:
+def _useless(names: Sequence[str], settings: Settings, app: Application) -> Iterator[str]:
     """What starts, and will do nothing."""
     from angarium.dispatch.settings import DispatchSettings
     from angarium.redis.url import parse_redis_url

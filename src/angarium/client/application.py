@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from angarium.runtime import application
+from angarium.runtime.application import Application
 from angarium.runtime.trace import CURRENT_WORK
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from angarium.runtime.runtime import Runtime
 
 
-class Angarium(application.Angarium):
+class Angarium(Application):
     """Create one per application, `app = Angarium()`, and decorate functions with it."""
 
     def __init__(self) -> None:

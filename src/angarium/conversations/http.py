@@ -16,7 +16,7 @@ from angarium.conversations.errors import ReplyUnknown
 from angarium.conversations.model import MessageOptions
 from angarium.conversations.service import ConversationService
 from angarium.conversations.views import ConversationView, RequestView
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.dead_letters_http import DeadLetterOperations
 from angarium.runtime.http_api import (
     TRACE,
@@ -79,7 +79,7 @@ class AcknowledgedReply(msgspec.Struct, frozen=True):
     status: Literal["delivered", "cancelled"]
 
 
-def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+def http_api(runtime: Runtime, app: Application) -> HttpApi:
     return HttpApi("conversations", ConversationsHttpApi(runtime).operations())
 
 

@@ -39,7 +39,7 @@ from angarium.conversations.senders import ReplySender, ReplySenders, sender_nam
 from angarium.conversations.service import RETRY_MS_MIN, wall_clock_ms
 from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.outbound import Outbound
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
@@ -55,7 +55,7 @@ ROLE = "conversations"
 RENEWALS_PER_HOLD = 3
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     conversations = settings.group(ConversationsSettings)
     if conversations.max_pending_ttl_margin >= conversations.max_pending_ttl:
         raise SettingInvalid(
@@ -66,7 +66,7 @@ def check(settings: CommonSettings, app: Angarium) -> None:
 
 
 def build(
-    runtime: Runtime, app: Angarium, senders: Mapping[str, ReplySender] | None = None
+    runtime: Runtime, app: Application, senders: Mapping[str, ReplySender] | None = None
 ) -> ConversationsInstance:
     """`senders`: senders of other modules by name; the server passes them."""
     return ConversationsInstance(runtime, app, senders)
@@ -85,7 +85,7 @@ _read_hints = msgspec.json.Decoder(WakeHints).decode
 
 class ConversationsInstance(Service):
     def __init__(
-        self, runtime: Runtime, app: Angarium, senders: Mapping[str, ReplySender] | None = None
+        self, runtime: Runtime, app: Application, senders: Mapping[str, ReplySender] | None = None
     ) -> None:
         super().__init__(ROLE, clock=runtime.clock)
         self._joined = dict(senders or {})

@@ -22,7 +22,7 @@ from angarium.conversations.model import (
     acceptable_senders,
     required_sender_of,
 )
-from angarium.runtime.application import Angarium, Caller, Handler
+from angarium.runtime.application import Application, Caller, Handler
 from angarium.runtime.outbound import Outbound, OutboundFailed, RequestRefused
 from angarium.runtime.retry_policy import DEFAULT_POLICY, RetryPolicy
 from angarium.runtime.text import check_text
@@ -108,7 +108,7 @@ def read_ack_id(body: bytes) -> str | None:
         return None  # another format: the status alone says that the client took it
 
 
-def sender_names(app: Angarium, joined: Mapping[str, ReplySender]) -> tuple[str, ...]:
+def sender_names(app: Application, joined: Mapping[str, ReplySender]) -> tuple[str, ...]:
     """All senders that a process with this application has."""
     names = {HTTP_SENDER, *joined, *app.handlers("reply_sender")}
     return tuple(sorted(check_text(name, f"the name of reply sender {name!r}") for name in names))
@@ -119,7 +119,7 @@ class ReplySenders:
 
     def __init__(
         self,
-        app: Angarium,
+        app: Application,
         outbound: Outbound,
         threads_max: int,
         joined: Mapping[str, ReplySender],

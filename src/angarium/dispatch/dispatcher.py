@@ -34,7 +34,7 @@ from angarium.dispatch.worker_connection import (
     WorkerConnectionOptions,
 )
 from angarium.dispatch.worker_pool import WorkerPool
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
@@ -63,7 +63,7 @@ TRIM_ENTRIES_MAX = 100_000
 RESIGN_PAUSE_S = 1.0
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     security.client_tls(settings)
     security.server_tls(settings)
     host = settings.group(DispatchSettings).ack_host
@@ -71,7 +71,7 @@ def check(settings: CommonSettings, app: Angarium) -> None:
     _listen(settings).close()
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     return Dispatcher(runtime)
 
 

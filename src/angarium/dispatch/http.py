@@ -18,7 +18,7 @@ from angarium.dispatch.dead_letters import DeadDispatchMessage
 from angarium.dispatch.gauges import DispatchGauges
 from angarium.dispatch.message_state import MessagePayload, MessageState
 from angarium.dispatch.service import DispatchService, DispatchStatus
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.dead_letters_http import DeadLetterOperations
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import (
@@ -64,7 +64,7 @@ class NewestResults(msgspec.Struct, frozen=True):
     results: list[MessageState]
 
 
-def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+def http_api(runtime: Runtime, app: Application) -> HttpApi:
     gauges = DispatchGauges(runtime)
     return HttpApi("dispatch", DispatchHttpApi(runtime).operations(), gauges)
 

@@ -42,6 +42,21 @@ class DispatchService:
         self.dead_letters = DispatchDeadLetters(self._store)
         self.messages = MessageStates(runtime)
 
+    @property
+    def messages_max(self) -> int:
+        """How many messages one call of `enqueue` takes."""
+        return self._limits.intake_messages_max
+
+    def check_payload(self, payload: bytes) -> None:
+        """Raise LimitExceeded for a payload that does not fit into a frame."""
+        self._store.check_payload(payload)
+
+    def channel_of(self, queue: str) -> str:
+        return self._store.channel_of(queue)
+
+    async def dispatchers(self) -> list[str]:
+        return await self._store.dispatchers()
+
     async def publish(self, payloads: Sequence[bytes], queue: str = UNNAMED) -> list[int]:
         """Publish on the channel of a queue, in order; for each the number of listening
         dispatchers. With none, the message is lost."""
@@ -54,9 +69,8 @@ class DispatchService:
     ) -> list[Enqueued]:
         """Put messages, each with its idempotency key, into the durable intake, where they wait for
         a dispatcher; `queues` has the queue of each. If one of them is invalid, none is added."""
-        count_max = self._limits.intake_messages_max
-        if len(messages) > count_max:
-            raise LimitExceeded("intake_messages_max", len(messages), count_max)
+        if len(messages) > self.messages_max:
+            raise LimitExceeded("intake_messages_max", len(messages), self.messages_max)
         return await self._store.enqueue_all(messages, queues)
 
     async def partitions(self) -> list[PartitionStatus]:

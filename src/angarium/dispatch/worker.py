@@ -46,7 +46,7 @@ from angarium.dispatch.results import stream_fields
 from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.transitions import RejectItem, ResultItem
-from angarium.runtime.application import Angarium, Caller, Handler, handler_exit
+from angarium.runtime.application import Application, Caller, Handler, handler_exit
 from angarium.runtime.errors import (
     AngariumError,
     InputInvalid,
@@ -87,7 +87,7 @@ class TooLate(Exception):
     """The function exceeded its time, and its failure is stored already."""
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     for name in _handlers(app):
         if name and not is_queue_name(name):
             problem = f"@app.worker({name[:100]!r}) names no queue"
@@ -100,7 +100,7 @@ def check(settings: CommonSettings, app: Angarium) -> None:
         _listen(settings, place).close()
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     from angarium.dispatch.worker_group import WorkerGroup
 
     handlers = _handlers(app)
@@ -111,7 +111,7 @@ def build(runtime: Runtime, app: Angarium) -> Service:
     return workers[0] if alone else WorkerGroup(runtime, workers)
 
 
-def _handlers(app: Angarium) -> Mapping[str, Handler]:
+def _handlers(app: Application) -> Mapping[str, Handler]:
     """The functions by queue; at least one."""
     return app.handlers("worker") or {"": app.handler("worker", "worker")}
 

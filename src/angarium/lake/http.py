@@ -15,7 +15,7 @@ from angarium.lake.errors import LakeEmpty
 from angarium.lake.lookup import LakeEvent, Lookup, TableFigures
 from angarium.lake.report import report
 from angarium.lake.tables import Lake
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.journal import Journal
@@ -67,7 +67,7 @@ class LakeHistory(msgspec.Struct, frozen=True):
     events: list[LakeEvent]
 
 
-def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+def http_api(runtime: Runtime, app: Application) -> HttpApi:
     handlers = Handlers(runtime)
     return HttpApi("lake", handlers.operations())
 

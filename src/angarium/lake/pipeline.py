@@ -42,7 +42,7 @@ from angarium.lake.steps import JOURNAL, LakeTables, PipelineStep, steps_of
 from angarium.lake.tables import Lake
 from angarium.lake.user_jobs import JobStep, steps_of_jobs
 from angarium.runtime import keys as runtime_keys
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.settings import CommonSettings
 
 if TYPE_CHECKING:
@@ -108,7 +108,11 @@ class Pipeline:
     """`start` it, then `wait`. `url` is where Redis is: an embedded one has been asked already."""
 
     def __init__(
-        self, spark: SparkSession, settings: CommonSettings, url: str, app: Angarium | None = None
+        self,
+        spark: SparkSession,
+        settings: CommonSettings,
+        url: str,
+        app: Application | None = None,
     ) -> None:
         self.spark = spark
         self._settings = settings
@@ -120,7 +124,7 @@ class Pipeline:
         self.tables = LakeTables(self.lake)
         self.figures = Figures()
         self.steps = steps_of(spark, self.tables)
-        self.jobs = steps_of_jobs(spark, self.tables, settings, url, app or Angarium())
+        self.jobs = steps_of_jobs(spark, self.tables, settings, url, app or Application())
         threads = len(self.steps) + len(self.jobs) + 1
         self._side_by_side = ThreadPoolExecutor(threads, "angarium-step")
         self._tidying: Future[None] | None = None

@@ -44,7 +44,7 @@ class Section:
 
 
 def report(lake: Lake, *, title: str = "Angarium") -> str:
-    """The page."""
+    """The report on a lake as one HTML page: the audit's balance, key numbers, and charts."""
     lake.need("events")
     with connect(lake, TABLES) as connection:
         first, last = run(

@@ -32,7 +32,7 @@ from angarium.lake.tables import Lake
 from angarium.lake.user_jobs import jobs_of
 from angarium.redis.embedded.server import EmbeddedServer
 from angarium.redis.options import Durability
-from angarium.runtime.application import Angarium, load_application
+from angarium.runtime.application import Application, load_application
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
@@ -61,7 +61,7 @@ def run_lake(
     """
     lake = Lake.of(settings)
     lake.check()
-    app = load_application(settings.app) if settings.app else Angarium()
+    app = load_application(settings.app) if settings.app else Application()
     jobs_of(app)
     with redis_of(settings) as url, lease_of(settings, lake, url) as lease:
         tell({"state": "starting", "waiting": asyncio.run(_waiting(settings, lake))})

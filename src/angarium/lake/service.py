@@ -18,7 +18,7 @@ from angarium.lake.settings import LakeSettings
 from angarium.lake.spark import fresh_log
 from angarium.lake.tables import check_packages
 from angarium.runtime import process_report
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
@@ -37,11 +37,11 @@ class LakeFailed(AngariumError):
     code = "lake_failed"
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     """Nothing is refused here: a lake that can't run must not keep the modules from running."""
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     return LakeService(runtime)
 
 

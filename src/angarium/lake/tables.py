@@ -377,8 +377,9 @@ class LakeTable:
         matching: str | None = None,
         batches: tuple[int, int] | None = None,
     ) -> list[DataFile]:
-        """Its files now: of the named partition values, and that may have rows `matching` (SQL), or
-        rows of `batches`, from the first to the last.
+        """The files of the table's newest version. Of them only those of the partition values
+        `where`, those that may have rows `matching` (SQL), those with rows of `batches` (first and
+        last number).
         """
         return self.log.files(where, matching=matching, batches=batches)
 

@@ -28,7 +28,7 @@ from angarium.lake.tables import NAME, LakeTable
 from angarium.lake.views import table_of
 from angarium.redis.connection import Argument
 from angarium.runtime import keys as runtime_keys
-from angarium.runtime.application import Angarium, Handler
+from angarium.runtime.application import Application, Handler
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.settings import CommonSettings
@@ -46,7 +46,7 @@ WRITERS = {
 }  # fmt: skip
 
 
-def jobs_of(app: Angarium) -> list[Handler]:
+def jobs_of(app: Application) -> list[Handler]:
     """The application's jobs, each checked by name."""
     tables, streams = app.handlers("table"), app.handlers("stream")
     for name, job in tables.items():
@@ -246,7 +246,7 @@ class InboxJob(SendingJob):
 
 
 def steps_of_jobs(
-    spark: SparkSession, tables: LakeTables, settings: CommonSettings, url: str, app: Angarium
+    spark: SparkSession, tables: LakeTables, settings: CommonSettings, url: str, app: Application
 ) -> list[JobStep]:
     inbox = InboxWriter(
         url,

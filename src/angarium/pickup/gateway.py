@@ -37,7 +37,7 @@ from angarium.pickup.rpc_handler import RpcHandler
 from angarium.pickup.settings import PickupSettings
 from angarium.pickup.store import PickupStore
 from angarium.pickup.sweeper import DidSweeper, Sweeper
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
 from angarium.runtime.origin_check import origin_problem
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
@@ -61,7 +61,7 @@ HANDSHAKE_S_MAX = 10
 RENEWALS_PER_LEASE = 3
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     """Refuse access for everybody by accident, unusable certificates, and a port in use."""
     access.check(settings.group(PickupSettings))
     if settings.group(PickupSettings).push_sender is not None:
@@ -69,7 +69,7 @@ def check(settings: CommonSettings, app: Angarium) -> None:
     _listen(settings).close()
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     return Gateway(runtime)
 
 

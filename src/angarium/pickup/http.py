@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from angarium.pickup.model import DEFAULT_TENANT
 from angarium.pickup.service import ConnectionQueue, PickupOverview, PickupService
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
@@ -34,7 +34,7 @@ class _ClosingService(Service):
         await self._pickup.close()
 
 
-def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+def http_api(runtime: Runtime, app: Application) -> HttpApi:
     pickup = PickupService(runtime)
 
     async def overview(_: Request) -> Response:

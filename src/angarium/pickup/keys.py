@@ -51,7 +51,7 @@ PICKUP_DID_SESSIONS = Key(
     meaning="`tenant:did` → the gateway with the live session of that recipient",
     expiry="a field with its session, or some time after the end of its gateway",
 )
-PICKUP_BURIED = Key(
+PICKUP_REMOVED_IDS = Key(
     "pickup:buried:{queue}",
     "set",
     meaning="Ids of removed messages whose row in the database is not deleted yet",
@@ -74,7 +74,7 @@ PICKUP_DUE = Key(
     meaning="Queues with sent messages, scored by the time when the first of them waits again, or "
     "earlier",
 )
-PICKUP_BURIALS = Key(
+PICKUP_REMOVED_QUEUES = Key(
     "pickup:burials",
     "set",
     meaning="Queues with ids in `pickup:buried:{queue}`",
@@ -144,7 +144,7 @@ QUEUE: Mapping[str, Key] = MappingProxyType(
         "pending": PICKUP_PENDING,
         "sending": PICKUP_SENDING,
         "recipients": PICKUP_RECIPIENTS,
-        "removed": PICKUP_BURIED,
+        "removed": PICKUP_REMOVED_IDS,
     }
 )
 """The keys of one queue, by the names that scripts use."""

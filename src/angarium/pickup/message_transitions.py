@@ -339,7 +339,7 @@ REMOVE = Transition(
     PACKAGE,
     "remove_messages",
     keys={
-        "moving": keys.PICKUP_MOVING, "burials": keys.PICKUP_BURIALS,
+        "moving": keys.PICKUP_MOVING, "removed_queues": keys.PICKUP_REMOVED_QUEUES,
         "charted": keys.PICKUP_CHARTED, "ages": keys.PICKUP_AGES,
     },
     args=RemoveArgs,
@@ -350,7 +350,7 @@ REMOVE = Transition(
 REMOVE_ARCHIVED = Transition(
     PACKAGE,
     "remove_archived",
-    keys={"burials": keys.PICKUP_BURIALS, **_WITH_TOKENS},
+    keys={"removed_queues": keys.PICKUP_REMOVED_QUEUES, **_WITH_TOKENS},
     args=RemoveArchivedArgs,
     item=RowToRemove,
     replies={"removed": RemovedRows, "again": None},
@@ -376,7 +376,7 @@ LIST_DUE: Transition[Any] = Transition(
     "list_due",
     keys={
         "gateways": keys.PICKUP_GATEWAYS, "due": keys.PICKUP_DUE, "ages": keys.PICKUP_AGES,
-        "burials": keys.PICKUP_BURIALS,
+        "removed_queues": keys.PICKUP_REMOVED_QUEUES,
     },
     args=DueArgs,
     replies={"due": DueWork},

@@ -86,7 +86,7 @@ FINISH = Transition(
 CLEAR = Transition(
     "angarium.pickup",
     "clear_removed",
-    keys={"burials": keys.PICKUP_BURIALS, **keys.QUEUE},
+    keys={"removed_queues": keys.PICKUP_REMOVED_QUEUES, **keys.QUEUE},
     args=OneQueue,
     item=DeletedRow,
     replies={"cleared": None},
@@ -145,7 +145,7 @@ class MoveStore:
 
     async def removed_rows(self, queue: str, count_max: int) -> list[str]:
         """Some ids of removed messages whose rows are still in the database."""
-        name = self._name(keys.PICKUP_BURIED, self._partition_of(queue), queue)
+        name = self._name(keys.PICKUP_REMOVED_IDS, self._partition_of(queue), queue)
         reply = await self._runtime.redis.call("SRANDMEMBER", name, count_max, key=name)
         return [each.decode() for each in reply]
 

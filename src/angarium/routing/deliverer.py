@@ -34,7 +34,7 @@ from angarium.routing.role_settings import check_layout
 from angarium.routing.settings import RoutingSettings
 from angarium.routing.status import RoleStatus, StatusServer, check_status_port
 from angarium.routing.store import hinted_partition
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.headers import HeaderRefused, check_headers
 from angarium.runtime.outbound import Outbound, OutboundFailed, RequestRefused
@@ -55,12 +55,12 @@ REASON_CHARS_MAX = 500
 DELIVERIES = Counter("angarium_deliveries", "Attempts of the deliverer.", ["outcome"])
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     check_layout(settings)
     check_status_port(settings)
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     return Deliverer(runtime)
 
 

@@ -12,7 +12,7 @@ from angarium.routing.dead_letters import DeadRoutedMessage
 from angarium.routing.instances import RoutingInstance
 from angarium.routing.service import Pruned, RoutingService
 from angarium.routing.store import KeyState
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.dead_letters_http import DeadLetterOperations
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import (
@@ -91,7 +91,7 @@ class RoutingHttpApi:
         return reply(QueuedDelivery("queued"), 202)
 
 
-def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+def http_api(runtime: Runtime, app: Application) -> HttpApi:
     api = RoutingHttpApi(runtime)
     return HttpApi("routing", (*_key_operations(api), *_dead_operations(api.service)))
 

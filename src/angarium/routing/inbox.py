@@ -16,24 +16,24 @@ from angarium.routing.limits import RoutingLimits
 from angarium.routing.recorded_rules import record_stale_after
 from angarium.routing.role_settings import check_layout, routing_store
 from angarium.routing.settings import RoutingSettings
-from angarium.runtime.application import Angarium, Caller
+from angarium.runtime.application import Application, Caller
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.settings import CommonSettings
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     check_layout(settings)
     app.handler("inbox", "inbox")
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     return Inbox(runtime, app)
 
 
 class Inbox(InstanceConsumer):
-    def __init__(self, runtime: Runtime, app: Angarium) -> None:
+    def __init__(self, runtime: Runtime, app: Application) -> None:
         settings = runtime.settings
         routing, limits = settings.group(RoutingSettings), settings.limits_of(RoutingLimits)
         handler = app.handler("inbox", "inbox")

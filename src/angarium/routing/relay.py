@@ -27,7 +27,7 @@ from angarium.routing.relay_ws import WsConnection, listener_of
 from angarium.routing.role_settings import check_layout, routing_store, server_tls
 from angarium.routing.settings import RoutingSettings
 from angarium.routing.status import RoleStatus, StatusServer, check_status_port
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
@@ -48,7 +48,7 @@ MESSAGES = Counter(
 )
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     """Fails on a port in use before anything connects to Redis."""
     check_layout(settings)
     server_tls(settings)
@@ -57,7 +57,7 @@ def check(settings: CommonSettings, app: Angarium) -> None:
     check_status_port(settings)
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     return Relay(runtime)
 
 

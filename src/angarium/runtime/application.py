@@ -1,6 +1,6 @@
 """The application object: registers a user's functions by kind.
 
-`Angarium` only registers functions; the roles that run them look them up by kind. It opens no
+`Application` only registers functions; the roles that run them look them up by kind. It opens no
 connection, so any script or test can import a module with handlers.
 """
 
@@ -41,8 +41,8 @@ class Handler:
         return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)
 
 
-class Angarium:
-    """One for each application: `app = Angarium()`, then decorate functions.
+class Application:
+    """The decorators. Users create the class with clients: `from angarium import Angarium`.
 
     A function may be registered for several kinds. A second function with the same kind and name
     is refused, because one of the two would never run.
@@ -173,9 +173,9 @@ class Angarium:
         """Name → handler, in the order of registration."""
         return {name: each for (other, name), each in self._handlers.items() if other == kind}
 
-    def wrapped(self, wrap: Callable[[Handler], Callable[..., Any]]) -> Angarium:
+    def wrapped(self, wrap: Callable[[Handler], Callable[..., Any]]) -> Application:
         """A copy of the application with each function replaced by `wrap` of its handler."""
-        found = Angarium()
+        found = Application()
         found._handlers = {
             key: replace(each, function=wrap(each)) for key, each in self._handlers.items()
         }
@@ -273,7 +273,7 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         raise HandlerExit(f"the function raised {error!r}") from error
 
 
-def load_application(path: str) -> Angarium:
+def load_application(path: str) -> Application:
     """The application at `module:name`; modules in the current folder can be imported."""
 
     module_name, _, name = path.partition(":")
@@ -291,7 +291,7 @@ def load_application(path: str) -> Angarium:
         problem = f"there is no module {module_name!r} in {folder} or among the packages"
         raise SettingInvalid("ANGARIUM_APP", problem, "check the name and the folder") from None
     found = getattr(module, name, None)
-    if not isinstance(found, Angarium):
+    if not isinstance(found, Application):
         problem = f"{name!r} in {module_name!r} is no Angarium object"
         raise SettingInvalid("ANGARIUM_APP", problem, f"write `{name} = Angarium()` there")
     return found

@@ -186,7 +186,3 @@ class GrantStatus(StrEnum):
     WORKING = "working"
     GRACE = "grace"
     REFUSED = "refused"
-
-    @property
-    def may_ask_for_work(self) -> bool:
-        return self in (GrantStatus.GRANTED, GrantStatus.WORKING)

@@ -47,7 +47,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from angarium.redis.connection import Argument
 from angarium.redis.errors import ScriptFailed
@@ -70,10 +70,6 @@ _NUMBERS = (int, float, bool)
 NUMBER_MAX = 1 << 63
 _COUNTS = [str(count) for count in range(64)]
 _EACH_ITEM = re.compile(r"\beach_item\(function\(([^)]*)\)")
-
-
-class NoItem(NamedTuple):
-    """The item type of a transition without items."""
 
 
 @dataclass(frozen=True, eq=False)

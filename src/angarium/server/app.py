@@ -19,7 +19,7 @@ from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.module import Role
 
 if TYPE_CHECKING:
-    from angarium.runtime.application import Angarium
+    from angarium.runtime.application import Application
     from angarium.runtime.service import Service
     from angarium.settings import Settings
 
@@ -49,7 +49,7 @@ def checked(names: Iterable[str]) -> tuple[str, ...]:
     return roles
 
 
-def runnable(app: Angarium) -> tuple[str, ...]:
+def runnable(app: Application) -> tuple[str, ...]:
     """All roles whose functions this application has."""
     return tuple(
         name for name, role in ROLES.items() if role.needs is None or app.handlers(role.needs)
@@ -63,7 +63,7 @@ def reloadable() -> tuple[str, ...]:
     )
 
 
-def application_of(settings: Settings) -> Angarium:
+def application_of(settings: Settings) -> Application:
     """The application named in the settings, or one without functions."""
     from angarium.client.application import Angarium
     from angarium.runtime.application import load_application
@@ -73,7 +73,7 @@ def application_of(settings: Settings) -> Angarium:
 
 @asynccontextmanager
 async def compose(
-    names: Iterable[str], settings: Settings, app: Angarium | None = None
+    names: Iterable[str], settings: Settings, app: Application | None = None
 ) -> AsyncIterator[Sequence[Service]]:
     """Build the services of the roles on one runtime, and close the runtime at the end."""
     from angarium.client.application import Angarium

@@ -27,7 +27,7 @@ from starlette.routing import Route
 import angarium
 from angarium.lake.filed import transactions_of
 from angarium.modules import MODULES
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError, RedisUnavailable, SettingInvalid
 from angarium.runtime.http_api import (
     Handle,
@@ -72,7 +72,7 @@ HTTP_API_STOP_S = 1.0
 START_S_MAX = 10.0
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: Settings, app: Application) -> None:
     """Refuse a port in use or an invalid token before Redis is used."""
     if settings.access is AccessMode.OPEN and not is_loopback(settings.http.host):
         problem = f"the API would listen on {settings.http.host} for everybody"
@@ -81,7 +81,7 @@ def check(settings: Settings, app: Angarium) -> None:
     _listen(settings).close()
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     # A transaction that neither Redis nor the database has may be in the lake.
     options = {"angarium.transactions.http": {"lake_lookup": transactions_of(runtime.settings)}}
     http_apis = [

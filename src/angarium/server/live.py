@@ -14,7 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError, Overloaded, RedisUnavailable
 from angarium.runtime.http_api import HttpApi, Operation, Problem
 from angarium.runtime.runtime import Runtime
@@ -93,7 +93,7 @@ def _event(name: bytes, value: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name, msgspec.json.encode(value))
 
 
-def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+def http_api(runtime: Runtime, app: Application) -> HttpApi:
     live = LiveOverview(runtime)
     operation = Operation(
         "GET",

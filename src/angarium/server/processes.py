@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.http_api import HttpApi, Operation, reply
 from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
@@ -16,7 +16,7 @@ class Processes(msgspec.Struct, frozen=True):
     processes: list[ProcessReport]
 
 
-def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+def http_api(runtime: Runtime, app: Application) -> HttpApi:
     async def list_processes(_: Request) -> Response:
         return reply(Processes(await read_processes(runtime)))
 

@@ -32,7 +32,7 @@ from angarium.pickup.errors import QueueFull
 from angarium.pickup.queues import CANCELLED, DELIVERED
 from angarium.pickup.service import PickupService
 from angarium.runtime import keys, log
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.journal import EntryUnreadable, Journal, decode_entry
 from angarium.runtime.lease import Lease, LeaseKeys, LeaseOutcome
@@ -264,11 +264,11 @@ class ReplyAcknowledger:
         return None if reply is None else read_traceparent(reply.corr)
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: Settings, app: Application) -> None:
     instance.check(settings, app)
 
 
-def build(runtime: Runtime, app: Angarium) -> ConversationsInstance:
+def build(runtime: Runtime, app: Application) -> ConversationsInstance:
     """The role `conversations` with a sender to pickup, and followers of removals if it needs
     them."""
     sender = PickupSender(runtime)

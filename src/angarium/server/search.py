@@ -26,7 +26,7 @@ from angarium.pickup.model import DEFAULT_TENANT, queue_name
 from angarium.pickup.store import PickupStore
 from angarium.routing.service import RoutingService
 from angarium.runtime import keys
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError, InputInvalid, NotFound
 from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.journal import EntryUnreadable, Event, decode_entry
@@ -388,7 +388,7 @@ def lake_of(runtime: Runtime) -> LakeHistory | None:
     return history
 
 
-def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+def http_api(runtime: Runtime, app: Application) -> HttpApi:
     searches = _SearchService(runtime)
 
     async def search(request: Request) -> Response:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.routing.items import InboundMessage
-from angarium.runtime.application import Angarium, Handler
+from angarium.runtime.application import Application, Handler
 from angarium.runtime.http_api import Handle, Operation
 from angarium.runtime.trace import CURRENT_WORK, TRACEPARENT, CurrentWork, read_traceparent
 from angarium.runtime.tracing import Tracing, Values
@@ -23,7 +23,7 @@ from angarium.runtime.tracing import Tracing, Values
 NAMES = {"worker": "dispatch work", "step": "transactions step", "inbox": "routing inbox"}
 
 
-def traced(app: Angarium, tracing: Tracing) -> Angarium:
+def traced(app: Application, tracing: Tracing) -> Application:
     def wrap(handler: Handler) -> Callable[..., Any]:
         if handler.kind not in NAMES:
             return (

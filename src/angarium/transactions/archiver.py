@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from angarium.runtime import process_report
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.settings import CommonSettings
@@ -25,11 +25,11 @@ COUNT = 500
 SWEEP_S = 60.0
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     """Nothing to check: opening the database when the role starts reports what is wrong."""
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     return Archiver(runtime, TransactionArchive(runtime.settings.database_url))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError
 from angarium.transactions.errors import PipelineInvalid, StepUnknown
 from angarium.transactions.pipeline import (
@@ -45,7 +45,7 @@ def _read(file: Path) -> list[PipelineDefinition]:
 
 
 async def load_definitions(
-    store: PipelineStore, new: Sequence[PipelineDefinition], app: Angarium
+    store: PipelineStore, new: Sequence[PipelineDefinition], app: Application
 ) -> dict[str, int]:
     """Store all definitions; name → version. Store none if one has an unknown child or step."""
     known, step_types = await store.all()
@@ -56,7 +56,7 @@ async def load_definitions(
 
 
 async def load_node_definitions(
-    store: PipelineStore, new: Sequence[PipelineDefinition], app: Angarium
+    store: PipelineStore, new: Sequence[PipelineDefinition], app: Application
 ) -> list[tuple[str, str]]:
     """Store the definitions that a node starts with. Returns (pipeline, step type) of each step
     that no node has yet.

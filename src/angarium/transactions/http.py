@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.dead_letters_http import DeadLetterOperations
 from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
 from angarium.runtime.http_api import (
@@ -77,7 +77,7 @@ AFTER = Parameter("after", description="`next` of the page before.")
 ROOT = "/v1/transactions"
 
 
-def http_api(runtime: Runtime, app: Angarium, lake_lookup: StateLookup | None = None) -> HttpApi:
+def http_api(runtime: Runtime, app: Application, lake_lookup: StateLookup | None = None) -> HttpApi:
     transactions = TransactionsService(runtime, app, lake_lookup)
     long_polls = LongPolls(runtime, transactions)
     handlers = TransactionsHttpApi(runtime, transactions, long_polls)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from angarium.runtime import process_report
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
@@ -54,7 +54,7 @@ GROUPS_MAX = 100
 SUSPECT_CRASHES = 2
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     groups = settings.group(TransactionsSettings).node_groups
     if not 1 <= len(groups) <= GROUPS_MAX:
         raise SettingInvalid(
@@ -73,7 +73,7 @@ def check(settings: CommonSettings, app: Angarium) -> None:
         read_definitions(pipelines)
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     return TransactionNode(runtime, app)
 
 
@@ -86,7 +86,7 @@ class NodePass:
 
 
 class TransactionNode(Service):
-    def __init__(self, runtime: Runtime, app: Angarium) -> None:
+    def __init__(self, runtime: Runtime, app: Application) -> None:
         super().__init__("node", clock=runtime.clock)
         settings = runtime.settings.group(TransactionsSettings)
         self._runtime = runtime

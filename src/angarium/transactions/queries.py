@@ -279,7 +279,8 @@ def _awaited_steps(parts: Sequence[TransactionHealthReport]) -> list[AwaitedStep
 def _waiting_queues(
     groups: Sequence[str], steps: Sequence[AwaitedStep]
 ) -> Iterator[TransactionQueue]:
-    """A queue of the kind `waiting` for each group."""
+    """For each group the transactions whose next step no running node has, as a queue of the kind
+    `waiting`."""
     for group in dict.fromkeys([*groups, *(step.node_group for step in steps)]):
         own = [step for step in steps if step.node_group == group]
         longest_ms = max((step.waiting_ms for step in own), default=0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.outbound import check_url
 from angarium.runtime.runtime import Runtime
@@ -56,11 +56,14 @@ class TransactionsService:
     """Callers must `close` it. The database of the archive is opened on first use only."""
 
     def __init__(
-        self, runtime: Runtime, app: Angarium | None = None, lake_lookup: StateLookup | None = None
+        self,
+        runtime: Runtime,
+        app: Application | None = None,
+        lake_lookup: StateLookup | None = None,
     ) -> None:
         self._settings = runtime.settings
         self._lake_lookup = lake_lookup
-        self._app = app or Angarium()
+        self._app = app or Application()
         self._store = runtime.store(TransactionStore)
         self._queries = TransactionQueries(runtime)
         self._pages = TransactionPages(runtime)

@@ -18,7 +18,7 @@ import msgspec
 from prometheus_client import Counter as Metric
 
 from angarium.runtime import process_report
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.lease import GrantStatus
 from angarium.runtime.outbound import Outbound
@@ -60,12 +60,12 @@ NOTICES = Metric(
 )
 
 
-def check(settings: CommonSettings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Application) -> None:
     signers_of(settings)
     owner_signers_of(settings)
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Application) -> Service:
     return WebhookSender(runtime)
 
 

@@ -16,6 +16,6 @@ if call('EXISTS', keys.meta) == 1 then
   call('HSET', keys.meta, 'cleared', digits(now_ms) .. '-' .. digits(field(keys, 'moves'))
     .. '-' .. last)
 end
-if call('EXISTS', keys.removed) == 0 then call('SREM', burials_key, queue) end
+if call('EXISTS', keys.removed) == 0 then call('SREM', removed_queues_key, queue) end
 delete_if_unused(keys)
 return reply.cleared

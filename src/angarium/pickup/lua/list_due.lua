@@ -9,4 +9,4 @@ local function up_to(key, ms)
   return redis.call('ZRANGEBYSCORE', key, '-inf', string.format('%.0f', ms), 'LIMIT', 0, names_max)
 end
 return reply.due(up_to(gateways_key, now_ms - 1), up_to(due_key, now_ms),
-  up_to(ages_key, now_ms - threshold_ms), redis.call('SRANDMEMBER', burials_key, names_max))
+  up_to(ages_key, now_ms - threshold_ms), redis.call('SRANDMEMBER', removed_queues_key, names_max))

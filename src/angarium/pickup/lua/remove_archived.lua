@@ -20,7 +20,7 @@ each_item(function(id, size)
   end
 end)
 if removed > 0 then
-  call('SADD', burials_key, queue)
+  call('SADD', removed_queues_key, queue)
   call('HINCRBY', keys.meta, 'archived', -removed)
   call('HINCRBY', keys.meta, 'held', -held)
   call('HINCRBY', keys.meta, 'bytes', digits(-bytes))

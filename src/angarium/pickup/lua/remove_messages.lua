@@ -34,7 +34,7 @@ local replies = each_item(function(queue, event, ids, meta_key, messages_key, pe
       if moving > 0 and call('HDEL', moving_key, id) == 1 then
         was_moving = was_moving + 1
         call('SADD', keys.removed, id)
-        call('SADD', burials_key, queue)
+        call('SADD', removed_queues_key, queue)
       end
       if meta[8] then call('HDEL', tokens_key, id) end -- collected: no notification
       note_message(event, id, queue)

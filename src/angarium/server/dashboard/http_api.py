@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.runtime.application import Angarium
+from angarium.runtime.application import Application
 from angarium.runtime.errors import RedisUnavailable
 from angarium.runtime.http_api import HttpApi, Operation, reply
 from angarium.runtime.process_report import INTERVAL_S
@@ -91,7 +91,7 @@ def _history(points: Sequence[Overview]) -> History:
     return History([point.at_ms for point in points], rates, waiting)
 
 
-def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+def http_api(runtime: Runtime, app: Application) -> HttpApi:
     modules, transactions = ModuleViews(runtime), TransactionViews(runtime)
     sampler = DashboardSampler(runtime, (modules, transactions))
     operations = [
