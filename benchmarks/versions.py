@@ -34,7 +34,7 @@ ITEMS = count(120_000, least=100)
 # The installed command would import what only this version has.
 COMMAND = ("-c", "from angarium.cli.main import main; main()")
 DRIVER = Path(__file__).with_name("batching_driver.py")
-AS_FILE = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+AS_FILE = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 def main() -> None:
@@ -48,7 +48,8 @@ def main() -> None:
             systems: dict[System, int] = {}
             for name, prefix, source in ((f"base {BASE}", "a:", base), ("now", "b:", ROOT)):
                 system = started(part, name, prefix, source, server)
-                systems[stack.enter_context(system)] = MESSAGES if part == "dispatch" else ITEMS
+                stack.enter_context(system)
+                systems[system] = MESSAGES if part == "dispatch" else ITEMS
             results = in_turn(systems, witness, ROUNDS)
             print(f"## {title}, beside an earlier version\n")
             print(table(results))
