@@ -6,67 +6,80 @@ for it or a dispatcher releases it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from angarium.dispatch.dispatcher_connection import DispatcherConnection
+from angarium.dispatch.frames import DispatchedMessage
 
 
 class HeldMessages:
     def __init__(self) -> None:
-        self._connections: dict[bytes, DispatcherConnection] = {}
-        self._renewed_s: dict[bytes, float] = {}  # oldest first
-        self._lost: set[bytes] = set()  # released by a dispatcher, and still running or queued
+        # Where each came from and when it was last renewed; oldest renewal first.
+        self._held: dict[bytes, tuple[DispatcherConnection, float]] = {}
+        self.lost: set[bytes] = set()  # released by a dispatcher, and still running or queued
         self._failures: dict[bytes, object] = {}  # failures that are being stored
 
     def __len__(self) -> int:
-        return len(self._connections)
+        return len(self._held)
+
+    def add_all(
+        self, messages: Sequence[DispatchedMessage], connection: DispatcherConnection, now_s: float
+    ) -> Sequence[DispatchedMessage]:
+        """Those of the messages that the worker has to run."""
+        added = dict.fromkeys([message_id for message_id, _ in messages], (connection, now_s))
+        if len(added) == len(messages) and not self.lost and self._held.keys().isdisjoint(added):
+            self._held.update(added)
+            connection.held += len(added)
+            return messages
+        return [each for each in messages if self.add(each[0], connection, now_s)]
 
     def add(self, message_id: bytes, connection: DispatcherConnection, now_s: float) -> bool:
         """False if the worker has the message already: it runs once. A message whose failure is
         being stored is a new delivery: Redis has stored the failure, and the reply is on its way.
         """
-        if message_id not in self._connections and message_id not in self._lost:
-            self._connections[message_id] = connection
-            connection.held += 1
-            self._renewed_s[message_id] = now_s
+        before = self._held.pop(message_id, None)  # the newest is the last
+        self._held[message_id] = connection, now_s
+        connection.held += 1
+        if before is None and message_id not in self.lost:
             return True
-        known = self._failures.pop(message_id, None) is None
-        self._lost.discard(message_id)
-        self._renewed_s.pop(message_id, None)  # the newest is the last
-        self._move(message_id, connection)
-        self._renewed_s[message_id] = now_s
-        return not known
+        if before is not None:
+            before[0].held -= 1
+        self.lost.discard(message_id)
+        return self._failures.pop(message_id, None) is not None
 
     def remove(self, message_id: bytes) -> DispatcherConnection | None:
         """The connection that gets the answer; None if the message was lost."""
-        self._lost.discard(message_id)
-        self._failures.pop(message_id, None)
-        connection = self._connections.pop(message_id, None)
-        if connection is not None:
-            del self._renewed_s[message_id]
-            connection.held -= 1
-        return connection
+        return next(iter(self.remove_all([message_id])), None)
 
     def remove_all(self, ids: Iterable[bytes]) -> dict[DispatcherConnection, list[bytes]]:
         """The connections that get the answers, with those of the messages that were not lost."""
+        if self.lost or self._failures:
+            ids = list(ids)
+            self.lost.difference_update(ids)
+            for message_id in ids:
+                self._failures.pop(message_id, None)
         found: dict[DispatcherConnection, list[bytes]] = {}
+        held = self._held
         for message_id in ids:
-            connection = self.remove(message_id)
-            if connection is None:
+            entry = held.pop(message_id, None)
+            if entry is None:
                 continue
+            connection = entry[0]
             if connection in found:
                 found[connection].append(message_id)
             else:
                 found[connection] = [message_id]
+        for connection, own in found.items():
+            connection.held -= len(own)
         return found
 
     def begin_failure(self, message_id: bytes, failure: object) -> None:
         """The failure is being stored. Until then the message is renewed, unless it was lost: then
         its run is over, and a next delivery is a new run."""
-        if message_id in self._connections:
+        if message_id in self._held:
             self._failures[message_id] = failure
         else:
-            self._lost.discard(message_id)
+            self.lost.discard(message_id)
 
     def is_failing(self, message_id: bytes, failure: object) -> bool:
         """False if the message was answered for, or was delivered again after this failure."""
@@ -79,17 +92,14 @@ class HeldMessages:
         for message_id in ids:
             running = message_id not in self._failures
             if self.remove(message_id) is not None and running:
-                self._lost.add(message_id)
+                self.lost.add(message_id)
                 count += 1
         return count
-
-    def is_lost(self, message_id: bytes) -> bool:
-        return message_id in self._lost
 
     @property
     def orphans(self) -> list[bytes]:
         """Messages whose connection is closed."""
-        return [each for each, connection in self._connections.items() if not connection.is_open]
+        return [each for each, (connection, _) in self._held.items() if not connection.is_open]
 
     def to_renew(
         self, before_s: float, now_s: float, others: Iterable[DispatcherConnection]
@@ -97,26 +107,19 @@ class HeldMessages:
         """The messages whose last renewal is older than `before_s`, by connection. A message whose
         connection is closed moves to one of the `others`."""
         old = []
-        for message_id, renewed_s in self._renewed_s.items():
+        for message_id, (connection, renewed_s) in self._held.items():
             if renewed_s > before_s:
                 break
-            old.append(message_id)
+            old.append((message_id, connection))
         other = next((each for each in others if each.is_open and each.lease_ms), None)
         found: dict[DispatcherConnection, list[bytes]] = {}
-        for message_id in old:
-            connection = self._connections[message_id]
+        for message_id, connection in old:
             if not connection.is_open and other is not None:
-                self._move(message_id, other)
+                connection.held -= 1
+                other.held += 1
                 connection = other
             if connection.is_open and connection.lease_ms:
                 found.setdefault(connection, []).append(message_id)
-                del self._renewed_s[message_id]
-                self._renewed_s[message_id] = now_s
+                del self._held[message_id]
+                self._held[message_id] = connection, now_s
         return found
-
-    def _move(self, message_id: bytes, connection: DispatcherConnection) -> None:
-        before = self._connections.get(message_id)
-        if before is not None:
-            before.held -= 1
-        self._connections[message_id] = connection
-        connection.held += 1

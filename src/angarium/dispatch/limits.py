@@ -66,7 +66,7 @@ class DispatchLimits(Limits):
             "Accepted messages that a leader has in memory for the next free slots. The others "
             "wait in Redis.",
         ),
-    ] = 10_000
+    ] = 20_000
     ready_bytes_max: Annotated[
         int,
         Limit("bytes", "The same in bytes, for large messages."),

@@ -46,7 +46,7 @@ from angarium.dispatch.results import stream_fields
 from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.transitions import RejectItem, ResultItem
-from angarium.runtime.application import Angarium, Caller, Handler
+from angarium.runtime.application import Angarium, Caller, Handler, handler_exit
 from angarium.runtime.errors import (
     AngariumError,
     InputInvalid,
@@ -144,6 +144,9 @@ class Worker(Service, DispatcherConnectionEvents):
         self._concurrency = int(handler.options.get("concurrency", settings.worker_concurrency))
         self._window = int(handler.options.get("window", settings.worker_window))
         self._caller = Caller(1 if handler.is_async else self._concurrency)
+        # What needs neither a thread nor a time limit is awaited here.
+        direct = handler.is_async and handler.retry.timeout_s is None
+        self._function = handler.function if direct else None
         self._tls = security.server_tls(runtime.settings)
         self.metrics = WorkerMetrics()
         self.warnings = RepeatedWarnings(self.log, runtime.clock)
@@ -288,17 +291,17 @@ class Worker(Service, DispatcherConnectionEvents):
         self, messages: Sequence[DispatchedMessage], connection: DispatcherConnection
     ) -> None:
         room = max(0, self._window - connection.held) if self.ready else 0
-        room = self._fitting(messages, room)
+        size = sum([len(payload) for _, payload in messages])
+        if self._queued_bytes + size > self._bytes_max:
+            room = self._fitting(messages, room)
         if len(messages) > room:
             self._give_back(messages[room:], connection)
             messages = messages[:room]
-        now_s, held, queue = self.clock.monotonic(), self._held, self._queue
-        for message_id, payload in messages:
-            # A message may arrive again before it is finished. It runs once, and the answer goes
-            # to the connection that sent it last.
-            if held.add(message_id, connection, now_s):
-                queue.append((message_id, payload))
-                self._queued_bytes += len(payload)
+        # A message may arrive again before it is finished. It runs once, and the answer goes to
+        # the connection that sent it last.
+        new = self._held.add_all(messages, connection, self.clock.monotonic())
+        self._queue.extend(new)
+        self._queued_bytes += sum([len(payload) for _, payload in new])
         self.metrics.received += len(messages)
         self._wake_one()
 
@@ -365,14 +368,16 @@ class Worker(Service, DispatcherConnectionEvents):
                 await asyncio.sleep(0)
 
     async def _handle(self, message_id: bytes, payload: bytes) -> None:
-        if self._held.is_lost(message_id):
+        if message_id in self._held.lost:
             self._held.remove(message_id)  # another worker has it, and it was not started here
             return
         try:
             message = _decode(payload)
             # The function can read the message's id and continue its trace.
             CURRENT_WORK.set(CurrentWork(message_id, message, is_message=True))
-            if self._handler.retry.timeout_s is None:
+            if self._function is not None:
+                result = await self._function(message)
+            elif self._handler.retry.timeout_s is None:
                 result = await self._caller.call(self._handler, message)
             else:
                 result = await self._call_in_time(message_id, message)
@@ -381,6 +386,8 @@ class Worker(Service, DispatcherConnectionEvents):
             return
         except Exception as error:
             self._fail(message_id, error)
+        except BaseException as error:
+            self._fail(message_id, handler_exit(error))
         else:
             self._store_result(ResultItem(message_id, fields), size)
 
@@ -413,13 +420,15 @@ class Worker(Service, DispatcherConnectionEvents):
             self._later(self._store_result, item, size)
 
     def _on_results(self, items: Sequence[ResultItem], replies: Sequence[str | Exception]) -> None:
-        finished = []
-        for item, reply in zip(items, replies, strict=True):
-            if isinstance(reply, Exception):
-                self._on_not_stored(item, reply)
-            else:
-                finished.append(item.message_id)
         completed = replies.count("completed")
+        finished = [item.message_id for item in items]
+        if completed < len(items):
+            finished = []
+            for item, reply in zip(items, replies, strict=True):
+                if isinstance(reply, Exception):
+                    self._on_not_stored(item, reply)
+                else:
+                    finished.append(item.message_id)
         self.metrics.completed += completed
         self.metrics.duplicates += len(finished) - completed
         self._answer(finished, Command.ACK_MESSAGE)

@@ -202,7 +202,11 @@ class Connection(asyncio.Protocol):
         self.last_heard = self._loop.time()
         try:
             self._reader.feed(data)
-            gets, take = self._reader.gets, self._take
+            gets, take, push = self._reader.gets, self._take, self.on_push
+            if push is not None:
+                while (reply := gets()) is not _MORE:
+                    push(reply)
+                return
             while (reply := gets()) is not _MORE:
                 if not take(reply):
                     return
@@ -259,9 +263,6 @@ class Connection(asyncio.Protocol):
 
     def _take(self, reply: Any) -> bool:
         """False when the connection is of no more use."""
-        if self.on_push is not None:
-            self.on_push(reply)
-            return True
         if type(reply) is hiredis.PushNotification:
             return True  # out of band, and we asked for none
         if not self._in_flight:

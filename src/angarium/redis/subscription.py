@@ -120,7 +120,21 @@ class Subscription:
                 connection.send([("PING",)])
 
     def _take(self, reply: Any) -> None:
-        if isinstance(reply, ReplyError):
+        kind = reply[0] if type(reply) is list else b""
+        if kind == b"message":
+            _, channel, payload = reply
+            if channel not in self._names:
+                raise ValueError("a message of a channel that nobody subscribed to")
+            messages = self._messages
+            if not messages:
+                self._arrived.set()
+            messages.append(ChannelMessage(channel, payload))
+            self._bytes += len(payload)
+            full = len(messages) >= self._messages_max or self._bytes >= self._bytes_max
+            if full and self._connection is not None:
+                # Bounded here; Redis buffers up to its own limit and then cuts us off: a gap.
+                self._connection.pause_reading()
+        elif isinstance(reply, ReplyError):
             # Most often LOADING: give the server a moment and begin anew. A user who may not
             # subscribe is told so each time, and it works as soon as that is mended.
             log.warning(
@@ -128,19 +142,6 @@ class Subscription:
             )
             if self._connection is not None:
                 self._connection.close(str(reply))
-            return
-        kind, *rest = reply
-        if kind == b"message":
-            channel, payload = rest
-            if channel not in self._names:
-                raise ValueError("a message of a channel that nobody subscribed to")
-            self._messages.append(ChannelMessage(channel, payload))
-            self._bytes += len(payload)
-            self._arrived.set()
-            full = len(self._messages) >= self._messages_max or self._bytes >= self._bytes_max
-            if full and self._connection is not None:
-                # Bounded here; Redis buffers up to its own limit and then cuts us off: a gap.
-                self._connection.pause_reading()
         elif kind == b"subscribe":
             self._confirmed += 1
             if self._confirmed == len(self._channels):

@@ -245,13 +245,20 @@ class Caller:
 async def _awaited(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     try:
         return await function(*args)
-    except asyncio.CancelledError as error:
+    except Exception:
+        raise
+    except BaseException as error:
+        raise handler_exit(error) from error
+
+
+def handler_exit(error: BaseException) -> HandlerExit:
+    """The failure for what a function raised that is no Exception. Raises `error` again if this
+    task is being cancelled."""
+    if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise
-        raise HandlerExit(f"the function raised {error!r}") from error
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-        raise HandlerExit(f"the function raised {error!r}") from error
+            raise error
+    return HandlerExit(f"the function raised {error!r}")
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -185,7 +185,7 @@ class Batcher(Generic[Item, Result]):
         if not queue.ordered:
             # The common case: the next items are the batch, without a look at each.
             taken = [waiting.popleft() for _ in range(min(items_max, len(waiting)))]
-            cancelled = [True for *_, future in taken if future is not None and future.done()]
+            cancelled = [True for each in taken if each[4] is not None and each[4].done()]
             if not cancelled and sum([entry[3] for entry in taken]) <= self._bytes_max:
                 self._waiting -= len(taken)
                 return taken, set()
@@ -266,7 +266,8 @@ class Batcher(Generic[Item, Result]):
 def _resolve(
     batch: Sequence[_Waiting[Item, Result]], results: Sequence[Result | Exception]
 ) -> None:
-    for (*_, future), result in zip(batch, results, strict=True):
+    for entry, result in zip(batch, results, strict=True):
+        future = entry[4]
         if future is None or future.done():
             continue  # the caller was cancelled meanwhile
         if isinstance(result, Exception):

@@ -129,11 +129,17 @@ class Transition(Generic[Item]):
         values += [f"KEYS[key + {n + 1}]" for n in range(keys)]
         key = first_key + len(self.keys) + len(self.stems) - 1
         width = len(fields)
+        declared, next_item = f"at = {{}}, {at}", f"at = at + {width}"
+        if keys:
+            declared, next_item = (
+                f"at, key = {{}}, {at}, {key}",
+                f"at, key = at + {width}, key + {keys}",
+            )
         lines = [
             f"local item_count = tonumber(ARGV[{at}])",
-            f"local function each_item(run) local found, at, key = {{}}, {at}, {key} "
+            f"local function each_item(run) local found, {declared} "
             f"for item = 1, item_count do found[item] = run({', '.join(values)}) "
-            f"at, key = at + {width}, key + {keys} end return found end",
+            f"{next_item} end return found end",
             "local function item_values(first, last) "
             f"return unpack(ARGV, {at + 1} + {width} * (first - 1), {at} + {width} * last) end",
             "local function item_column(number) local found = {} for item = 1, item_count do "
