@@ -69,7 +69,7 @@ def runs() -> Iterator[Run]:
 
 @pytest.mark.faults
 @pytest.mark.timeout(rounds(300, 2_400))
-@pytest.mark.parametrize("run", runs(), ids=str)
+@pytest.mark.parametrize("run", list(runs()), ids=str)
 async def test_nothing_is_lost_doubled_or_out_of_order_in_any_module(
     run: Run, tmp_path: Path
 ) -> None:
