@@ -9,6 +9,8 @@ JOBS ?= 4
 FORKED_ROLES ?= 1
 # The form of `make faults`: long, or short as in `.ci/run`.
 FAULTS ?= long
+# How many seeds of the campaign `make faults` draws and runs instead of all fault runs.
+SEEDS ?=
 # More arguments for the command behind a target: make test ARGS="-k lease -x"
 ARGS ?=
 
@@ -57,15 +59,17 @@ bench: ## the benchmarks, half an hour; writes docs/benchmarks.md; ONLY=name,nam
 
 # The long runs outlast the time limit that pytest gives a test elsewhere. They also search for new
 # examples of the properties, one test at a time; the short ones run beside each other.
-ifeq ($(FAULTS),long)
+ifneq ($(SEEDS),)
+fault_runs := tests/faults/test_campaign.py -k nothing_is_lost --timeout=3600 -s
+else ifeq ($(FAULTS),long)
 fault_runs := tests/faults tests/properties --timeout=3600 -s
 else
 fault_runs := tests/faults -n 2
 endif
 faults: export PYTHONDONTWRITEBYTECODE =
-faults: ## processes killed and paused under load, for hours; FAULTS=short takes minutes
+faults: ## processes killed and paused under load, for hours; FAULTS=short takes minutes, SEEDS=20 runs campaigns only
 	@tools/bootstrap --extras "$(EXTRAS)" --groups dev
-	@FAULTS=$(FAULTS) $(BIN)/python -m pytest $(fault_runs) $(ARGS)
+	@FAULTS=$(FAULTS) CAMPAIGN_SEEDS=$(SEEDS) $(BIN)/python -m pytest $(fault_runs) $(ARGS)
 
 fuzz: ## every parser of foreign bytes under a fuzzer; ARGS="--seconds 600 frames" for one
 	@tools/bootstrap --extras "$(EXTRAS)" --groups dev,fuzz

@@ -1,12 +1,16 @@
 """Every role at once, hurt by a seeded schedule: each module's books balance when it is over.
 
 `CAMPAIGN_SEED=…` replays a schedule; without it each long run draws its own, and prints it.
+`CAMPAIGN_SEEDS=…` is how many seeds of a hundred faults each to draw and run, shapes in turn.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -18,32 +22,62 @@ from tests.faults.campaign.run import Campaign
 from tests.faults.campaign.schedule import SHAPES, Shape, draw, kinds_of
 from tests.faults.profile import LONG, rounds
 
-# The short run has one seed, so that a red test is a change and not a draw; the long ones search.
-SHORT_SEED = 1
-SEED = int(
-    os.environ.get("CAMPAIGN_SEED")
-    or (random.SystemRandom().randrange(2**32) if LONG else SHORT_SEED)
-)
-# A thousand faults in all; starting a role takes a second of a processor, hence the span.
-FAULTS: dict[Shape, int] = {"single": 520, "sentinel": 250, "cluster": 250}
-SPAN_S: dict[Shape, float] = {"single": 840.0, "sentinel": 540.0, "cluster": 540.0}
-SHORT_FAULTS, SHORT_SPAN_S = 12, 6.0
 PACE = Pace(users=12, senders=4, keys=40, pause_s=0.8)
 SHORT_PACE = Pace(users=6, senders=2, keys=8, pause_s=0.3)
 
 
+@dataclass(frozen=True)
+class Run:
+    shape: Shape
+    seed: int
+    faults: int
+    span_s: float
+
+    def __str__(self) -> str:
+        return f"{self.shape}-{self.seed}"
+
+
+# So many faults in such a time; starting a role takes a second of a processor, hence the span.
+LONGEST: dict[Shape, tuple[int, float]] = {
+    "single": (520, 840.0),
+    "sentinel": (250, 540.0),
+    "cluster": (250, 540.0),
+}
+# Schedules that once found something.
+KNOWN = (
+    Run("single", 5564268, 70, 90.0),
+    Run("cluster", 7788120827, 60, 100.0),
+    Run("cluster", 3, 60, 90.0),
+)
+
+
+def runs() -> Iterator[Run]:
+    chance = random.SystemRandom()
+    if count := int(os.environ.get("CAMPAIGN_SEEDS") or 0):
+        for shape, _ in zip(cycle(SHAPES), range(count), strict=False):
+            yield Run(shape, chance.randrange(2**32), 100, 150.0)
+    elif LONG:
+        given = os.environ.get("CAMPAIGN_SEED")
+        seed = int(given) if given else chance.randrange(2**32)
+        for shape, (faults, span_s) in LONGEST.items():
+            yield Run(shape, seed, faults, span_s)
+        yield from () if given else KNOWN
+    else:
+        # One seed, so that a red test is a change and not a draw; the long ones search.
+        yield Run("single", int(os.environ.get("CAMPAIGN_SEED") or 1), 12, 6.0)
+
+
 @pytest.mark.faults
 @pytest.mark.timeout(rounds(300, 2_400))
-@pytest.mark.parametrize("shape", SHAPES if LONG else ("single",))
+@pytest.mark.parametrize("run", list(runs()), ids=str)
 async def test_nothing_is_lost_doubled_or_out_of_order_in_any_module(
-    shape: Shape, tmp_path: Path
+    run: Run, tmp_path: Path
 ) -> None:
-    faults, span_s = (FAULTS[shape], SPAN_S[shape]) if LONG else (SHORT_FAULTS, SHORT_SPAN_S)
-    print(f"\nCAMPAIGN_SEED={SEED} shape={shape}")
-    campaign = Campaign(SEED, faults, span_s, shape, tmp_path, PACE if LONG else SHORT_PACE)
-    report = await campaign.run()
+    print(f"\nCAMPAIGN_SEED={run.seed} shape={run.shape}")
+    pace = PACE if LONG else SHORT_PACE
+    report = await Campaign(run.seed, run.faults, run.span_s, run.shape, tmp_path, pace).run()
     print(report)
-    assert report.injected == faults
+    assert report.injected == run.faults
     assert report.ok, str(report)
 
 

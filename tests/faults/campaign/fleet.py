@@ -11,7 +11,7 @@ import json
 import os
 import resource
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tests.kit.roles import RoleFailed, RoleProcess
 START_S_MAX = 90.0
 START_ATTEMPTS_MAX = 20
 START_AGAIN_S = 0.5
+STOP_S_MAX = 60.0
 WATCH_S = 0.5
 FULL_BYTES = 4_096  # what a process may still write to a file when its disk is «full»
 TAIL_LINES = 12
@@ -44,10 +45,11 @@ class Member:
         self.port = free_port() if role in _PORTS else 0
         self._clock = folder / f"clock-{role}-{number}"
         self._log = folder / f"{role}-{number}.log"
-        self._env = {**env, "CAMPAIGN_CLOCK": str(self._clock)}
+        self._env = {**env, "CAMPAIGN_CLOCK": str(self._clock), "CAMPAIGN_VERSION": "1"}
         self._process: RoleProcess | None = None
         self.starts = 0
         self.refused_starts: list[str] = []
+        self.bad_stops: list[str] = []
 
     @property
     def alive(self) -> bool:
@@ -75,6 +77,24 @@ class Member:
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
+        self.close()
+
+    async def deploy(self) -> None:
+        """End it, and start the new version of the application."""
+        await self.stop()
+        self._env["CAMPAIGN_VERSION"] = "2"
+        await self.start()
+
+    async def stop(self) -> None:
+        """As a supervisor does; one that does not stop well is a finding."""
+        assert self._process is not None
+        self._process.send(signal.SIGTERM)
+        try:
+            code = await asyncio.to_thread(self._process.wait, STOP_S_MAX)
+            if code:
+                self.bad_stops.append(f"{self.name} stopped with {code}:\n{self.last_words()}")
+        except RoleFailed as error:
+            self.bad_stops.append(str(error))
         self.close()
 
     def pause(self) -> None:
@@ -161,6 +181,17 @@ class Fleet:
 
     def of(self, role: str) -> list[Member]:
         return [each for each in self.members if each.role == role]
+
+    async def deploy(self, roles: Collection[str], pause_s: float) -> None:
+        """A rolling deployment: one member after the other."""
+        for member in self.members:
+            if member.role not in roles:
+                continue
+            async with member.lock:
+                if not member.alive:
+                    await member.start()
+                await member.deploy()
+            await asyncio.sleep(pause_s)
 
     async def watch(self) -> None:
         """A role that ends though nobody killed it is a finding, and is started again."""

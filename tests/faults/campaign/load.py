@@ -27,7 +27,6 @@ ANSWER_S_MAX = 3.0
 POST_S_MAX = 40.0  # longer than the relay waits for Redis
 SILENCE_S = 1.0
 AWAY_S = 1.5
-AWAY_SLOWER = 4.0
 TAKE_MAX = 50
 
 Intake = Callable[[dict[str, str], aiohttp.ClientSession, str], Awaitable[bool]]
@@ -90,10 +89,7 @@ class Load:
             while not await intake(message, session, api_url):
                 await asyncio.sleep(RETRY_S)
             self.sent.messages[name] = user
-            # A conversation whose recipient is away moves on once in a second (sent_message_ttl);
-            # faster questions would only measure how its backlog grows.
-            slower = AWAY_SLOWER if user in self.users[1::2] else 1.0
-            await asyncio.sleep(self._pace.pause_s * slower)
+            await asyncio.sleep(self._pace.pause_s)
 
     async def _by_client(self, message: dict[str, str], _: aiohttp.ClientSession, __: str) -> bool:
         try:
@@ -148,11 +144,15 @@ class Load:
 
 
 class Recipients:
-    """Half of them stay connected, the others come now and then. `seen`: user → ids, once each."""
+    """Half of them stay connected. The others come now and then, and every third of these not
+    before `late`, where that is given. `seen`: user → ids, once each."""
 
-    def __init__(self, users: Sequence[str], urls: Sequence[str]) -> None:
+    def __init__(
+        self, users: Sequence[str], urls: Sequence[str], late: asyncio.Event | None = None
+    ) -> None:
         self.live = list(users[::2])
         self._away = list(users[1::2])
+        self._late = late
         self._urls = list(urls)
         self.seen: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self.again = 0
@@ -198,6 +198,8 @@ class Recipients:
                 await client.remove_messages(user, ids)
 
     async def _come(self, user: str, number: int) -> None:
+        if self._late is not None and number % 3 == 2:
+            await self._late.wait()
         for url in itertools.cycle(self._urls[number % 2 :] + self._urls[: number % 2]):
             await asyncio.sleep(AWAY_S)
             try:

@@ -24,22 +24,24 @@ from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.settings import load
 from angarium.transactions.archive import TABLE
-from tests.faults.campaign.app import PIPELINE
+from tests.faults.campaign.app import NEW, OLD
 from tests.faults.campaign.balance import Account, Balance, descending
 from tests.faults.campaign.fleet import Fleet
 from tests.faults.campaign.injector import Injector
 from tests.faults.campaign.load import Load, Pace, Recipients
 from tests.faults.campaign.outside import Outside
 from tests.faults.campaign.report import Report, Row
-from tests.faults.campaign.schedule import Fault, Shape, draw
+from tests.faults.campaign.schedule import FLEET, MEMBERS, Fault, Shape, draw
 from tests.faults.campaign.servers import Servers
 from tests.kit.history import History
 
 READER = "campaign"
 ENTRIES_PER_READ = 1_000
 LOOK_S = 1.0
-# The longest wait in the building is a dead deliverer's loan, 30 s; this is some of them.
+# The longest wait is that for a dead deliverer's messages, 30 s; this is some of them.
 STILL_S_MAX = 100.0
+APPLICATION = ("worker", "node", "inbox", "conversations")
+LONG_S = 60.0  # stopping and starting a role takes seconds of a processor
 # Leases and claims that a pause can outlast, and more retries than a campaign can use up.
 SETTINGS = {
     "ANGARIUM_APP": "tests.faults.campaign.app:app",
@@ -49,6 +51,9 @@ SETTINGS = {
     "ANGARIUM_DISPATCH__ACK_PORT": "0",
     "ANGARIUM_DISPATCH__ACK_TIMEOUT_MS": "4000",
     "ANGARIUM_DISPATCH__DELIVERIES_MAX": "1000",
+    # So few that a module that stands still fills its queue; whoever is refused tries again.
+    "ANGARIUM_LIMITS__TRANSACTION_QUEUE_ITEMS_MAX": "30",
+    "ANGARIUM_DISPATCH__INBOX_MESSAGES_MAX": "40",
     "ANGARIUM_ROUTING__STALE_AFTER_MS": "4000",
     "ANGARIUM_ROUTING__DELIVERY_TIMEOUT_MS": "3000",
     "ANGARIUM_CONVERSATIONS__MESSAGE_TTL": "3600000",
@@ -82,6 +87,7 @@ class Campaign:
         self._seed = seed
         self._shape = shape
         self._schedule: list[Fault] = draw(seed, faults, span_s, shape)
+        self._span_s = span_s
         self._folder = folder
         self._pace = pace
 
@@ -93,15 +99,16 @@ class Campaign:
             self._outside = await stack.enter_async_context(Outside(self._outbound).run())
             self._client = await stack.enter_async_context(Client(self._settings()))
             await Journal(self._client.runtime).register(READER)
-            await self._client.transactions.load(PIPELINE)
-            env = {
+            for pipeline in (OLD, NEW):
+                await self._client.transactions.load(pipeline)
+            self._env = {
                 **SETTINGS,
                 **self._servers.settings,
                 "ANGARIUM_HOME": str(self._folder / "home"),
                 "CAMPAIGN_OUTSIDE": self._outside.url,
                 "CAMPAIGN_HISTORY": str(self._folder),
             }
-            fleet = Fleet(env, self._folder, self._servers.proxied_port)
+            fleet = Fleet(self._env, self._folder, self._servers.proxied_port)
             self._fleet = await stack.enter_async_context(fleet)
             return await self._play()
 
@@ -126,7 +133,7 @@ class Campaign:
             self._client, self._pace, self._inbound, self._outbound, self._outside.url
         )
         gateways = [f"ws://127.0.0.1:{each.port}/" for each in fleet.of("gateway")]
-        self._recipients = Recipients(self._load.users, gateways)
+        self._recipients = Recipients(self._load.users, gateways, self._load.over)
         self._injector = Injector(fleet, self._servers)
         async with asyncio.TaskGroup() as group:
             background = [
@@ -135,7 +142,10 @@ class Campaign:
             ]
             loading = group.create_task(self._load.run(api, relay))
             began_s = time.monotonic()
+            # The new version comes in the middle third, one process after the other.
+            deployment = group.create_task(self._deploy())
             await self._injector.run(self._schedule)
+            await deployment
             assert not any(each.disk_is_full for each in fleet.members), "a fault was not undone"
             self._load.over.set()
             await loading
@@ -145,6 +155,12 @@ class Campaign:
             for task in background:
                 task.cancel()
         return await self._judge(seconds, drained_s)
+
+    async def _deploy(self) -> None:
+        """The roles that run the application's code; in a long run all of them."""
+        await asyncio.sleep(self._span_s / 3)
+        roles = FLEET if self._span_s > LONG_S else APPLICATION
+        await self._fleet.deploy(roles, self._span_s / 3 / MEMBERS)
 
     # To its end
 
@@ -225,6 +241,7 @@ class Campaign:
             self._delivered(balance),
         ]
         problems = list(self._fleet.deaths)
+        problems += [stop for each in self._fleet.members for stop in each.bad_stops]
         for name in ("missing_numbers", "rewound_numbers"):
             if count := getattr(balance, name):
                 problems.append(f"journal: {count} {name.replace('_', ' ')}")

@@ -21,7 +21,7 @@ from angarium.client import Client
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.settings import load
-from tests.faults.campaign.app import PIPELINE
+from tests.faults.campaign.app import OLD
 from tests.faults.campaign.balance import Balance
 from tests.faults.campaign.fleet import Fleet
 from tests.faults.campaign.load import Load, Pace, Recipients
@@ -100,7 +100,7 @@ class Soak:
             self._client = await stack.enter_async_context(Client(given))
             self._journal = Journal(self._client.runtime)
             await self._journal.register(READER)
-            await self._client.transactions.load(PIPELINE)
+            await self._client.transactions.load(OLD)
             env = {
                 **SETTINGS,
                 **KEPT,
