@@ -238,3 +238,20 @@ async def test_a_task_that_waits_for_its_slot_longer_than_it_may_is_validated_ag
         it.gate.set()
         await eventually(lambda: len(it.queue) == 0, DEADLINE_S)
         assert it.executed == executed
+
+
+async def test_passes_begin_with_the_first_task_and_end_with_the_last() -> None:
+    async with queue_harness() as it:
+        filled = asyncio.ensure_future(it.queue.filled())
+        await asyncio.sleep(0)
+        assert not filled.done()
+        it.answers["a"] = WAIT
+        it.add("a")
+        await filled
+        it.answers["a"] = RUN
+        await eventually(lambda: it.queue.poll() == 0 and len(it.queue) == 0, DEADLINE_S)
+        assert it.executed == ["a"]
+        filled = asyncio.ensure_future(it.queue.filled())
+        await asyncio.sleep(0)
+        assert not filled.done()
+        filled.cancel()

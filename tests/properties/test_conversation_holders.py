@@ -56,7 +56,7 @@ async def call_any(
     runtime: Runtime,
     info: MinMessageInfo,
     draw: random.Random,
-    kept: int = 4,
+    kept: int = 8,
 ) -> tuple[str, str]:
     """Any method about this reply, besides those that create and send; (what, its status).
     `kept`: how many calls leave replies where they are for each that removes some."""
@@ -146,8 +146,13 @@ class World:
     # Sending
 
     async def try_to_send(self, who: int) -> None:
-        """Ask about recent replies until one may be sent."""
-        for info in self.replies[-8:]:
+        """Ask about the first and about recent replies until one may be sent."""
+        asked = list(self.replies[-4:])
+        for conversation in CONVERSATIONS:
+            first = await self.managers[who].get_first_conversation_message(conversation)
+            if first is not None:
+                asked.append(first.info())
+        for info in asked:
             if who in self.sending:
                 return
             found = await self.managers[who].can_send_conversation_message(
@@ -198,7 +203,9 @@ class World:
         self.managers[who] = MessageSyncManager(self.runtimes[who])
 
     async def pass_time(self, who: int) -> None:
-        self.clock.jump(self.draw.choice([1, 500, 4_999, 5_000, 10_000, 29_000, 31_000]))
+        jumps = [1, 500, 4_999, 5_000, 10_000, 29_000, 31_000]
+        # Without a send on its way, a long jump would only end the requests.
+        self.clock.jump(self.draw.choice(jumps if self.sending else jumps[:4]))
         for sending in self.sending.values():
             if sending.until_ms <= self.clock.now_ms():
                 self.excused.add(sending.info.response_id)
@@ -238,8 +245,8 @@ class World:
 
     async def run(self) -> None:
         steps: list[tuple[Callable[[int], Awaitable[None]], int]] = [
-            (self.ask, 4), (self.answer, 7), (self.try_to_send, 8), (self.end_sending, 4),
-            (self.take_awaited, 4), (self.any_other, 10), (self.pass_time, 3), (self.kill, 1),
+            (self.ask, 4), (self.answer, 10), (self.try_to_send, 12), (self.end_sending, 6),
+            (self.take_awaited, 4), (self.any_other, 9), (self.pass_time, 2), (self.kill, 1),
         ]  # fmt: skip
         for _ in range(STEPS):
             (step,) = self.draw.choices(
