@@ -141,7 +141,8 @@ async def _module(fill: Fill) -> tuple[float, float, float]:
     lasting = {"message_ttl": HOUR_MS, "awaited_message_ttl": HOUR_MS}
     with ServerProcess(config=COMPACT) as server:
         witness = server.client(decode_responses=True)
-        async with sample_runtime(server.url, conversations=lasting) as runtime:
+        # No prefix, as by default: it would be a part of each key's name.
+        async with sample_runtime(server.url, prefix="", conversations=lasting) as runtime:
             before, names = _used(witness), witness.dbsize()
             await fill(runtime)
             journal = witness.memory_usage(runtime.keyspace.name(keys.JOURNAL), samples=0) or 0

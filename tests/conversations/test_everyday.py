@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,6 +56,45 @@ async def test_a_plain_function_slower_than_the_hold_sends_its_reply_once(
             gate.set()
             await eventually(lambda: started == ["a0", "a1"], DEADLINE_S)
             await eventually(lambda: first.sent + second.sent == 2, DEADLINE_S)
+
+
+async def test_a_reply_that_waits_for_a_free_slot_longer_than_its_hold_is_sent_once(
+    redis_url: str, gate: threading.Event
+) -> None:
+    """Clients hang in the only slot of the first process; the second one takes the reply."""
+    sent, busy, free = list[str](), Application(), Application()
+
+    @busy.reply_sender()
+    def hang_or_send(reply: OutgoingReply) -> None:
+        sent.append(f"busy {reply.response_id}")
+        if reply.response_id.startswith("h"):
+            gate.wait(DEADLINE_S)
+
+    @free.reply_sender()
+    async def send(reply: OutgoingReply) -> None:
+        sent.append(f"free {reply.response_id}")
+
+    few: dict[str, Any] = {
+        "conversations": SHORT["conversations"] | {"concurrent": 1},
+        "limits": {"conversation_slow_sends_max": 1},
+    }
+    async with instance(redis_url, busy, **few) as first:
+        for number, name in enumerate(("h1", "h2"), 1):
+            await first.request(name, name, "web")
+            await first.reply(name, name, name, task(1))
+            await eventually(partial(at_least, sent, number), DEADLINE_S)
+        await first.request("c", "A", "web")
+        await first.reply("c", "A", "a1", task(1))
+        await eventually(lambda: first.queue.metrics.validations == 3, DEADLINE_S)
+        async with instance(redis_url, free, prefix=first.runtime.settings.prefix, **SHORT):
+            await eventually(lambda: "free a1" in sent, DEADLINE_S)
+            gate.set()
+            await eventually(lambda: len(first.queue) == 0, DEADLINE_S)
+    assert sorted(sent) == ["busy h1", "busy h2", "free a1"]
+
+
+def at_least(found: list[str], number: int) -> bool:
+    return len(found) >= number
 
 
 async def hold_end(role: Any, response_id: str) -> int:

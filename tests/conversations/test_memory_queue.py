@@ -217,3 +217,41 @@ async def test_tasks_that_are_not_in_execution_can_be_removed() -> None:
         await it.queue.drained()
         assert it.executed == ["running"]
         assert len(it.queue) == 0
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "now", "executed"),
+    [(4.9, DROP, ["first", "second"]), (5.0, DROP, ["first"]), (5.0, RUN, ["first", "second"])],
+)
+async def test_a_task_that_waits_for_its_slot_longer_than_it_may_is_validated_again(
+    waited_s: float, now: Validation, executed: list[str]
+) -> None:
+    async with queue_harness(MemoryQueueLimits(concurrent=1, slow_max=0)) as it:
+        it.gate = asyncio.Event()
+        it.answers["second"] = Validation(TaskVerdict.RUN, left_s=5)
+        it.add("first", "g1")
+        await eventually(lambda: it.running == 1, DEADLINE_S)
+        it.add("second", "g2")
+        await eventually(lambda: it.queue.metrics.validations == 2, DEADLINE_S)
+        await it.clock.advance(waited_s)
+        it.answers["second"] = now
+        it.gate.set()
+        await eventually(lambda: len(it.queue) == 0, DEADLINE_S)
+        assert it.executed == executed
+
+
+async def test_passes_begin_with_the_first_task_and_end_with_the_last() -> None:
+    async with queue_harness() as it:
+        filled = asyncio.ensure_future(it.queue.filled())
+        await asyncio.sleep(0)
+        assert not filled.done()
+        it.answers["a"] = WAIT
+        it.add("a")
+        await filled
+        it.answers["a"] = RUN
+        await eventually(lambda: it.queue.poll() == 0 and len(it.queue) == 0, DEADLINE_S)
+        assert it.executed == ["a"]
+        filled = asyncio.ensure_future(it.queue.filled())
+        await asyncio.sleep(0)
+        assert not filled.done()
+        filled.cancel()

@@ -122,6 +122,10 @@ class Holder:
             await manager.get_conversation_message(by(info), {"taskItem": 0})
             await manager.update_awaited_expires(info.response_id, "", conversation)
             chance = draw.random()
+            if 0.2 <= chance < 0.32:
+                # What is removed while its holder may send it lets later replies go.
+                for each in siblings.siblings:
+                    self.history.attempted(each.response_id, conversation)
             if chance < 0.1:
                 await manager.set_awaited_by_response_id(by(info))
             elif chance < 0.2:

@@ -165,11 +165,14 @@ async def check_nothing_left(runtime: Runtime) -> None:
 def check_sends(processes: HolderProcesses, folder: Path) -> None:
     sends: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     accepted: dict[str, int] = {}
+    removed: dict[str, int] = {}
     order: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     for path in sorted(folder.glob("h*.jsonl")):
         for record in History.read(path).records():
             if record.kind == "sent":
                 accepted[record.id] = record.at_ns
+            elif record.kind == "attempted":
+                removed[record.id] = min(record.at_ns, removed.get(record.id, record.at_ns))
             elif record.kind == "received":
                 sends[record.id].append((record.at_ns, path.stem))
     doubled = 0
@@ -185,6 +188,8 @@ def check_sends(processes: HolderProcesses, folder: Path) -> None:
     for conversation, found in order.items():
         for at_ns, later in found:
             for other_ns, earlier in found:
+                if removed.get(earlier, other_ns) < other_ns:
+                    continue
                 behind = place(earlier) < place(later) and other_ns > at_ns
                 assert not (behind and accepted.get(earlier, other_ns) < at_ns), (
                     f"{conversation}: {later} left before {earlier}"

@@ -55,6 +55,12 @@ async def test_a_gateway_closes_clients_without_a_call_and_keeps_those_with_a_se
         await eventually(lambda: len(service.rpc.clients) == 1, 30)
 
 
+async def taken_of(wire: Wire, recipient: str) -> list[dict[str, object]]:
+    answer = await wire.ask("takeFromQueue", {"recipient": recipient, "deleteMessages": True})
+    found: list[dict[str, object]] = answer["result"]
+    return found
+
+
 async def test_params_by_position_mean_the_same_as_by_name(redis_url: str, tmp_path: Path) -> None:
     async with (
         gateway(redis_url, sqlite(tmp_path)) as service,
@@ -88,6 +94,14 @@ async def test_params_by_position_mean_the_same_as_by_name(redis_url: str, tmp_p
         assert await ask("addLiveSession", "c1", "s1") is True
         assert await ask("removeLiveSession", "c1", "s1") is True
         assert await ask("removeAllMessages", did, did) is True
+        for params in (({"n": 3}, did), ("hello", did), (did, "hello")):
+            assert isinstance(await ask("addMessageToQueue", *params), dict)
+        assert [each["encryptedMessage"] for each in await taken_of(wire, did)] == [
+            {"n": 3}, "hello",
+        ]  # fmt: skip
+        (swapped,) = await taken_of(wire, "hello")
+        assert swapped["encryptedMessage"] == did, "of two texts the first is the recipient"
+        assert await ask("addMessageToQueue", {"n": 4}, {"n": 5}) == -32602
         assert await ask("getLiveSession", "c1", "too", "many") == -32602
         assert await ask("takeFromQueue") == -32602
 

@@ -210,7 +210,13 @@ async def test_one_process_follows_at_a_time_and_another_after_its_release(redis
         assert await runtime.redis.call("GET", lock, key=lock) not in (None, first)
 
 
-@pytest.mark.parametrize("address", [{"recipients": "x"}, "nowhere", {"connectionId": "a b"}])
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"recipients": "x"}, "nowhere", {"connectionId": "a b"}, {"connection": "other"},
+        {"connection_id": "one", "connectionId": "other"},
+    ],
+)  # fmt: skip
 async def test_a_reply_that_can_never_be_delivered_cancels_its_group(
     redis_url: str, no_settings: object, address: Any
 ) -> None:
@@ -222,3 +228,20 @@ async def test_a_reply_that_can_never_be_delivered_cancels_its_group(
             return "dead" in [each[0] for each in await events(runtime, "conversations")]
 
         await eventually(cancelled, DEADLINE_S)
+
+
+@pytest.mark.parametrize("name", ["connection_id", "connectionId"])
+async def test_a_reply_goes_to_the_connection_that_its_address_names(
+    redis_url: str, no_settings: object, name: str
+) -> None:
+    address = {name: "phone", "recipients": ["did:example:anna"], "tenant": "acme"}
+    async with conversations_role(redis_url) as (_, client):
+        await client.conversations.request("anna", "q")
+        await client.conversations.reply("anna", "q", "r", "hello", address=address)
+
+        async def arrived() -> list[Any]:
+            return await client.pickup.take("phone", recipient="did:example:anna", tenant="acme")
+
+        (found,) = await eventually(arrived, DEADLINE_S)
+        assert found.payload == b'"hello"'
+        assert await client.pickup.count("anna") == 0

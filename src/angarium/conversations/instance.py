@@ -286,16 +286,20 @@ class ConversationsInstance(Service):
     async def _renew_holds(self) -> None:
         """A reply that is being sent stays held, however long its sender takes."""
         infos = list(self._sending.values())
-        for info, status in zip(infos, await self.store.renew(infos), strict=True):
+        for info, status in zip(infos, await self.manager.renew(infos), strict=True):
             if status != "renewed" and info.key().decode() in self._sending:
                 self.log.warning("hold_lost", reply=info.response_id, status=status)
 
     # Sending
 
     async def _validate(self, task: QueuedTask) -> Validation:
-        found = await self.store.check_reply(_info(task), only_mine=True)
-        if found.status == "send":
-            return Validation(TaskVerdict.RUN)
+        info = _info(task)
+        found = await self.manager.can_send_conversation_message(
+            info.conversation_id, info.request_id, task.corr, info.response_id
+        )
+        if found.hold_ms is not None:
+            # What is left of the hold then lasts until the next pass of `_renew_holds`.
+            return Validation(TaskVerdict.RUN, found.hold_ms / 1000 / RENEWALS_PER_HOLD)
         if found.status == "gone":
             return Validation(TaskVerdict.DROP)
         left_s = None if found.left_ms is None else found.left_ms / 1000
@@ -334,7 +338,10 @@ class ConversationsInstance(Service):
                 await self.manager.finish(info, "unasked")
                 return None
             try:
-                if await self.store.report_sent(info, ack_id) == "ack_taken":
+                status = await self.manager.mark_sent_conversation_register(
+                    info.conversation_id, info.request_id, reply.corr, info.response_id, ack_id
+                )
+                if status == "ack_taken":
                     self.log.warning("ack_id_taken", reply=info.response_id, ack=ack_id)
             except IdRefused as error:
                 self.log.warning("ack_id_refused", reply=info.response_id, error=str(error))

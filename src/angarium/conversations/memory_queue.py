@@ -7,8 +7,9 @@
 
 Tasks of a group run one at a time, by their `order` and not by arrival. `wake` returns a parked
 group to the priority queue; `poll` does so for some groups, in case a wake-up was lost. A task that
-stays too long or is validated too often goes to its error task. The queue knows neither Redis nor
-conversations.
+stays too long or is validated too often goes to its error task. A validation may say how soon the
+task must begin; a task that waited longer for its slot is validated again. The queue knows neither
+Redis nor conversations.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from angarium.conversations.errors import RetriesEnded, error_text
-from angarium.conversations.queued_task import QueuedTask, TaskVerdict
+from angarium.conversations.queued_task import QueuedTask, TaskVerdict, Validation
 from angarium.runtime import log
 from angarium.runtime.clock import Clock
 
@@ -286,32 +288,49 @@ class MemoryQueue:
                 raise RetriesEnded(
                     f"{task.task_id} could not be sent after {task.validations} checks"
                 )
-            if task.validation_task is not None:
-                task.validations += 1
-                self.metrics.validations += 1
-                validation = await task.validation_task(task)
-                if validation.verdict is TaskVerdict.WAIT:
-                    self.metrics.waits += 1
-                    return False, validation.left_s
-                if validation.verdict is TaskVerdict.DROP:
-                    self.metrics.dropped += 1
-                    return True, None
-            left_s = await self._execute(task)
+            found = await self._validate(task)
+            if found.verdict is not TaskVerdict.RUN:
+                return self._not_now(found)
+            await self._slots.acquire()
+            slot = _ConcurrencySlot(self)
+            try:
+                if self._clock.monotonic() >= task.begin_by_s:
+                    # It waited long for the slot: somebody else may have the task by now.
+                    found = await self._validate(task)
+                    if found.verdict is not TaskVerdict.RUN:
+                        return self._not_now(found)
+                left_s = await self._execute(task, slot)
+            finally:
+                slot.release()
             self.metrics.executed += 1
             return True, left_s
         except Exception as error:
             await self._fail(task, error)
             return True, None
 
-    async def _execute(self, task: QueuedTask) -> float | None:
-        await self._slots.acquire()
-        slot = _ConcurrencySlot(self)
+    async def _validate(self, task: QueuedTask) -> Validation:
+        if task.validation_task is None:
+            return Validation(TaskVerdict.RUN)
+        task.validations += 1
+        self.metrics.validations += 1
+        asked_s = self._clock.monotonic()
+        found = await task.validation_task(task)
+        task.begin_by_s = math.inf if found.left_s is None else asked_s + found.left_s
+        return found
+
+    def _not_now(self, found: Validation) -> tuple[bool, float | None]:
+        if found.verdict is TaskVerdict.WAIT:
+            self.metrics.waits += 1
+            return False, found.left_s
+        self.metrics.dropped += 1
+        return True, None
+
+    async def _execute(self, task: QueuedTask, slot: _ConcurrencySlot) -> float | None:
         timer = asyncio.get_running_loop().call_later(SLOW_S, slot.give_up)
         try:
             return await task.execution_task(task)
         finally:
             timer.cancel()
-            slot.release()
 
     async def _fail(self, task: QueuedTask, error: Exception) -> None:
         self.metrics.failed += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -9,7 +10,7 @@ from typing import Any
 
 
 class TaskVerdict(Enum):
-    RUN = auto()
+    RUN = auto()  # to begin within `Validation.left_s`, if that is known
     WAIT = auto()  # another task is ahead; `Validation.left_s` is the longest wait if known
     DROP = auto()  # this process does not have the task any more
 
@@ -44,6 +45,8 @@ class QueuedTask:
     order: int = 0
     validations: int = 0
     entered_s: float = 0.0
+    begin_by_s: float = math.inf
+    """Later than that its validation is out of date."""
 
     def __lt__(self, other: QueuedTask) -> bool:
         return (self.order, self.internal_id) < (other.order, other.internal_id)

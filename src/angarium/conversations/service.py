@@ -229,6 +229,10 @@ class ConversationService:
         wait_ms = self._settings.awaited_time_when_retries_end
         await self.store.await_replies([info], wait_ms, 0, "retries ended", tried=False)
 
+    async def renew(self, infos: Sequence[MinMessageInfo]) -> list[str]:
+        """Hold these replies longer: 'renewed', or why this process does not hold the reply."""
+        return await self.store.renew(infos)
+
     async def give_back(self, infos: Sequence[MinMessageInfo]) -> None:
         """Let others take these replies at once; nothing was tried."""
         if infos:

@@ -40,7 +40,10 @@ class ConversationsSettings(Group):
     )
     check_queue_interval: Annotated[
         Positive, FormerName("AURA_QUEUE_MANAGER_CHECK_QUEUE_INTERVAL")
-    ] = Field(1_000, description="Milliseconds between checks whether the queue is idle.")
+    ] = Field(
+        1_000,
+        description="Without effect, accepted for aura-bridge: an idle queue makes no passes.",
+    )
     concurrent: Annotated[Positive, FormerName("AURA_QUEUE_MANAGER_CONCURRENT")] = Field(
         25, description="Replies that a process sends at the same time."
     )

@@ -9,8 +9,9 @@ push token schedules a notification.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -33,14 +34,32 @@ from angarium.pickup.store import PickupStore
 from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.runtime import Runtime
 
+WIRE_SPELLING = {"connectionId": "connection_id", "pushToken": "push_token"}
 
-class PickupAddress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+
+class PickupAddress(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Where a reply goes. Without a connection, the conversation's id is the connection."""
 
     connection_id: str | None = None
     recipients: list[str] = []
     tenant: str = DEFAULT_TENANT
     push_token: str | None = None
+
+    @classmethod
+    def read(cls, value: Any) -> PickupAddress:
+        """Members may be spelled as in the HTTP API or as on the gateway's wire (`connectionId`).
+
+        Another member is refused: a reply with a misspelt connection would go to somebody else.
+        """
+        if isinstance(value, Mapping):
+            named = {WIRE_SPELLING.get(name, name): each for name, each in value.items()}
+            if len(named) < len(value):
+                raise InputInvalid("a member of the address is named twice")
+            value = named
+        try:
+            return msgspec.convert(value or {}, cls, strict=True)
+        except msgspec.MsgspecError as error:
+            raise InputInvalid(f"the reply's address can't be used: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -107,16 +107,24 @@ _POSITIONS: Mapping[Any, tuple[str, ...]] = MappingProxyType(
     }
 )
 # Calls of the seed that name a recipient only, by their number of parameters.
+_TO_RECIPIENT = ("recipient", "payload")
 _SEED_POSITIONS: Mapping[tuple[Any, int], tuple[str, ...]] = MappingProxyType(
-    {(AddParams, 2): ("recipient", "payload"), (SessionParams, 1): ("recipient",)}
+    {(AddParams, 2): _TO_RECIPIENT, (SessionParams, 1): ("recipient",)}
 )
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def _is_text(value: msgspec.Raw) -> bool:
+    return bytes(value)[:1] == b'"'
 
 
 def _by_name(kind: Any, params: bytes) -> bytes:
     """Params by position as an object."""
     values = _decode_list(params)
     names = _SEED_POSITIONS.get((kind, len(values)), _POSITIONS[kind])
+    if names == _TO_RECIPIENT and not _is_text(values[0]) and _is_text(values[1]):
+        # The seed has both orders. A recipient is a text, so here the message is the first one.
+        names = names[::-1]
     if len(values) > len(names):
         raise InputInvalid(f"params are more than {len(names)}: {', '.join(names)}")
     named = zip(names, values, strict=False)  # the last ones may be left out

@@ -87,11 +87,9 @@ class PickupSender:
 
     def _message(self, reply: OutgoingReply) -> NewMessage:
         try:
-            address = msgspec.convert(
-                reply.task_item.message_options.address or {}, PickupAddress, strict=True
-            )
-        except msgspec.MsgspecError as error:
-            raise Fatal(f"the reply's address can't be used: {error}") from error
+            address = PickupAddress.read(reply.task_item.message_options.address)
+        except InputInvalid as error:
+            raise Fatal(str(error)) from error
         return NewMessage(
             connection_id=address.connection_id or reply.conversation_id,
             payload=msgspec.json.encode(reply.payload),
