@@ -250,7 +250,9 @@ async def _awaited(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         if task is not None and task.cancelling():
             raise
         raise HandlerExit(f"the function raised {error!r}") from error
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+    except Exception:
+        raise
+    except BaseException as error:
         raise HandlerExit(f"the function raised {error!r}") from error
 
 
