@@ -322,7 +322,9 @@ class TransactionRunner:
             times = "once" if tries == 1 else f"{tries} times"
             where = f"step {checkpoint.step + 1} ({definition.type}) failed {times}"
             status = TransactionStatus.TIMEOUT if late else TransactionStatus.FAILED
-            return Completion(status, b"", f"{where}; last error: {note}", type(error).__name__)
+            reason = f"{where}; last error: {note}"
+            self._log.error("transaction_dead", transaction=taken.id, reason=reason)
+            return Completion(status, b"", reason, type(error).__name__)
         sleep_ms = round(policy.next_delay_s(tries) * 1000)
         reply = await self._calls.until_answered(
             lambda: self._store.record_failed_try(taken, checkpoint.encode(), sleep_ms, tries, note)
