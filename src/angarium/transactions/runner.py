@@ -102,6 +102,13 @@ class TransactionRunner:
 
     async def run(self, running: RunningTransaction) -> Completion | None:
         """How the transaction ended. None if it sleeps, waits, or belongs to another run."""
+        completion = await self._completion(running)
+        if completion is not None and completion.reason:
+            note = valid_text(completion.note)[:NOTE_CHARS_MAX]
+            self._log.error("transaction_dead", transaction=running.taken.id, reason=note)
+        return completion
+
+    async def _completion(self, running: RunningTransaction) -> Completion | None:
         try:
             return await self._run(running)
         except (asyncio.CancelledError, StepStopped):
@@ -322,9 +329,7 @@ class TransactionRunner:
             times = "once" if tries == 1 else f"{tries} times"
             where = f"step {checkpoint.step + 1} ({definition.type}) failed {times}"
             status = TransactionStatus.TIMEOUT if late else TransactionStatus.FAILED
-            reason = f"{where}; last error: {note}"
-            self._log.error("transaction_dead", transaction=taken.id, reason=reason)
-            return Completion(status, b"", reason, type(error).__name__)
+            return Completion(status, b"", f"{where}; last error: {note}", type(error).__name__)
         sleep_ms = round(policy.next_delay_s(tries) * 1000)
         reply = await self._calls.until_answered(
             lambda: self._store.record_failed_try(taken, checkpoint.encode(), sleep_ms, tries, note)
