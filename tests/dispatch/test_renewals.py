@@ -206,6 +206,31 @@ async def test_a_renewal_by_a_worker_that_did_not_get_the_message_has_no_effect(
         assert liar.messages == [(message_id, b"1")]
 
 
+@pytest.mark.limit("ack_waiting_max")
+async def test_too_many_renewals_at_once_are_pushed_back_and_all_answered(redis_url: str) -> None:
+    """They are of messages that nobody has; the dispatcher keeps none of them."""
+    count, limits = 20_000, {"ack_waiting_max": 100}
+    async with scripted_worker(RENEWING) as a, dispatch_services(redis_url, limits=limits) as ours:
+        dispatcher = await ours.add_dispatcher(consumers=(a.address,))
+        await ours.wait_until(lambda: dispatcher.workers.free_slots == 10)
+        ids = new_ids(count)
+        a.write(encode_ids(Command.RENEW_MESSAGES, ids))
+
+        def released() -> set[bytes]:
+            frames = [each for command, each in a.frames if command == Command.RELEASE_MESSAGES]
+            return {each[at : at + 36] for each in frames for at in range(0, len(each), 36)}
+
+        await ours.wait_until(lambda: len(released()) >= count)
+        assert released() == set(ids)
+        assert dispatcher.metrics.acks_paused > 0
+        # The connection is read again, and the worker gets messages.
+        await ours.publish(b"1")
+        await ours.wait_until(lambda: len(a.messages) == 1)
+        assert dispatcher.metrics.renewals_lost == count
+        (connection,) = dispatcher.workers.connections
+        assert [*connection.unacknowledged] == [a.messages[0][0]]
+
+
 async def test_a_message_goes_to_a_worker_without_renewals_again_after_the_time_out(
     redis_url: str,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from angarium.runtime.retry_policy import DoNotRetry
-from tests.dispatch.harness import dispatch_services
+from tests.dispatch.harness import DispatchServices, dispatch_services
 
 
 async def test_a_poison_message_uses_its_tries_and_disturbs_no_neighbour(redis_url: str) -> None:
@@ -103,6 +103,36 @@ async def test_f5_an_error_that_ends_a_task_fails_only_its_message(
         letters = await ours.store.dead_letters(0, 10)
         assert len(letters) == 3
         assert all(error.__name__ in each.reasons[0] for each in letters)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_f5_a_function_that_cancels_its_own_task_fails_only_its_message(
+    redis_url: str, waits: bool
+) -> None:
+    """The only slot goes on, whether the cancellation reaches this message or comes after it."""
+
+    async def function(message: dict[str, Any]) -> dict[str, Any]:
+        task = asyncio.current_task()
+        if message["n"] < 3 and task is not None:
+            task.cancel()
+            if waits:
+                await asyncio.Event().wait()
+        return message
+
+    async with dispatch_services(redis_url) as ours:
+        await ours.add_dispatcher()
+        await ours.add_worker(function, options={"retries": 0, "concurrency": 1})
+        for n in range(6):
+            await ours.publish(b'{"n":%d}' % n)
+            await ours.wait_until(lambda: _settled(ours, n + 1))  # noqa: B023
+        letters = await ours.store.dead_letters(0, 10)
+        assert len(letters) == (3 if waits else 0)
+        assert all("cancelled its own task" in each.reasons[0] for each in letters)
+
+
+async def _settled(ours: DispatchServices, count: int) -> bool:
+    dead, results = await ours.dead(), await ours.results()
+    return dead + len(results) == count
 
 
 async def test_a_coroutine_that_exceeds_its_time_is_cancelled_and_tried_again(

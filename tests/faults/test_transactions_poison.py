@@ -48,6 +48,12 @@ async def test_f17_a_poison_step_dies_alone_and_keeps_its_reason(
             took_s = time.monotonic() - started_s
             found = outcomes(await here.ended(others))
             dead = await here.client.get(poison)
+
+            def log_says_why() -> bool:
+                lines = [line for node in nodes.roles for line in node.stderr()]
+                return any("transaction_dead" in each and poison in each for each in lines)
+
+            await eventually(log_says_why, DEADLINE_S)
         print(
             f"\n{way} in {step}: set aside after {took_s:.1f} s, {dead.tries} failed tries, "
             f"{dead.crashes} crashes, {nodes.deaths} nodes died; {dead.reason}: {dead.note}"

@@ -82,8 +82,13 @@ def test_decorators_take_the_policy() -> None:
     assert app.handler("inbox", "inbox").retry == RetryPolicy(timeout_s=3)
 
 
+class OwnExit(BaseException):
+    """As `outcomes.Exit` of pytest or `Cancelled` of trio."""
+
+
 @pytest.mark.parametrize(
-    "raised", [SystemExit(0), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
+    "raised",
+    [SystemExit(0), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), OwnExit()],
 )
 async def test_what_would_end_a_process_or_a_task_is_a_failure_of_the_call(
     raised: BaseException,

@@ -14,8 +14,9 @@ from angarium.runtime.retry_policy import DoNotRetry
 from angarium.transactions import Outcome, Step
 from angarium.transactions import keys as transactions_keys
 from angarium.transactions.errors import NotDead, PipelineUnknown, TransactionUnknown
+from angarium.transactions.node_work import NodeWork
 from tests.kit.clock import FakeClock
-from tests.transactions.harness import Harness, harness, running_node
+from tests.transactions.harness import FAR_MS, Harness, harness, running_node
 
 
 class Service:
@@ -260,8 +261,12 @@ async def test_a_transaction_whose_nodes_crash_too_often_is_a_dead_letter(redis_
             (taken,) = await here.take(node=f"n{number}")
             assert (taken.id, taken.crashes) == (id, number - 1)
             await clock.advance(8.1)
-            assert await here.recover("other") == 1
+            recovered = await here.store.recover(0, "other", NodeWork((), FAR_MS))
+            assert recovered.count == 1
+            assert bool(recovered.dead) == (number == 5)
+        ((dead_id, reason),) = recovered.dead
         found = await here.state(id)
+        assert (dead_id, reason) == (id, found.note)
         assert (found.status, found.reason, found.crashes) == ("failed", "crashed", 5)
         assert "5 times" in (found.note or "")
         (dead,) = (await here.client.dead_letters().page()).letters

@@ -92,6 +92,10 @@ class AcknowledgementWriter:
             if not transport.is_closing():
                 transport.pause_reading()
 
+    def pauses(self, transport: asyncio.Transport) -> bool:
+        """Whether the connection is not read because too many of these writes wait."""
+        return transport in self._paused
+
     async def drained(self) -> None:
         await self._idle.wait()
 

@@ -117,6 +117,7 @@ class Dispatcher(Service, WorkerConnectionEvents):
             self.workers,
             self.metrics,
             self._postpone_time_outs,
+            self._acknowledgements,
             limits.ack_waiting_max,
         )
         self._ack_listener = AckListener(

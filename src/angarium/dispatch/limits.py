@@ -31,8 +31,8 @@ class DispatchLimits(Limits):
         int,
         Limit(
             "items",
-            "A dispatcher keeps acknowledgements in memory until Redis has taken them. Beyond this "
-            "many it stops reading the connections that send them.",
+            "A dispatcher keeps acknowledgements in memory until Redis has taken them, and as many "
+            "renewals. Beyond this many it stops reading the connections that send them.",
         ),
     ] = 20_000
     accept_messages_max: Annotated[

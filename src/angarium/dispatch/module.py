@@ -77,7 +77,7 @@ DISPATCH = Module(
                 acks_unknown acknowledgements Named a message that is not pending.
                 acks_foreign acknowledgements Of messages led elsewhere or held by another worker.
                 acks_repeated acknowledgements Sent to Redis again after an error.
-                acks_paused times Reading paused because acknowledgements waited.
+                acks_paused times Reading paused because acknowledgements or renewals waited.
                 renewed messages Whose workers renewed them.
                 renewals_lost messages Whose renewal came too late.
                 stalls times The process or Redis stood still for a third of a lease.

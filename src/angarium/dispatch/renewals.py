@@ -1,7 +1,8 @@
 """Writes the renewals of workers to Redis, in batches per partition.
 
 A renewal carries no term: any dispatcher that the worker is connected to takes it, so a worker
-keeps what it holds while no dispatcher leads. The script compares the holder.
+keeps what it holds while no dispatcher leads. The script compares the holder. The number that waits
+is limited: connections that send more are not read until Redis has caught up.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from angarium.dispatch.acknowledgements import AcknowledgementWriter
 from angarium.dispatch.message_ids import partition_of_id
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.store import DispatchStore
@@ -31,6 +33,7 @@ class RenewalWriter:
         workers: WorkerPool,
         metrics: DispatcherMetrics,
         on_delay: Callable[[], None],
+        acknowledgements: AcknowledgementWriter,
         waiting_max: int,
     ) -> None:
         """`on_delay()` is called when renewals could not be written in time."""
@@ -38,8 +41,10 @@ class RenewalWriter:
         self._workers = workers
         self._metrics = metrics
         self._on_delay = on_delay
+        self._acknowledgements = acknowledgements
         self._waiting_max = waiting_max
         self._waiting: WaitingRenewals = {}
+        self._paused: set[WorkerConnection] = set()
         self._wake = asyncio.Event()
         self._log = log.logger("angarium.dispatch")
 
@@ -55,11 +60,11 @@ class RenewalWriter:
                     lost.append(message_id)  # this dispatcher sent it to another worker
                     continue
                 adopted.append(message_id)
-            if len(waiting) < self._waiting_max:
-                waiting[message_id] = delivery
+            waiting[message_id] = delivery
         connection.adopt(adopted)
         self._lose(connection, lost)
         self._wake.set()
+        self._push_back(connection)
 
     async def run(self) -> None:
         while True:
@@ -76,6 +81,23 @@ class RenewalWriter:
                     again.update({**deliveries, **again})
                     self._wake.set()
                     await asyncio.sleep(RETRY_S)
+            self._resume()
+
+    def _count(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def _push_back(self, connection: WorkerConnection) -> None:
+        """Each renewal that was read is written and answered, so no more of them are read."""
+        if self._count() > self._waiting_max:
+            self._metrics.acks_paused += connection not in self._paused
+            self._paused.add(connection)
+            connection.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and self._count() <= self._waiting_max // 2:
+            paused, self._paused = self._paused, set()
+            for connection in paused:
+                connection.resume_reading(self._acknowledgements)
 
     async def _write(self, connection: WorkerConnection, deliveries: dict[bytes, int]) -> None:
         parts: dict[int, list[HeldItem]] = {}

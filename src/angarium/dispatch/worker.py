@@ -46,7 +46,13 @@ from angarium.dispatch.results import stream_fields
 from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.transitions import RejectItem, ResultItem
-from angarium.runtime.application import Application, Caller, Handler, handler_exit
+from angarium.runtime.application import (
+    Application,
+    Caller,
+    Handler,
+    HandlerExit,
+    handler_exit,
+)
 from angarium.runtime.errors import (
     AngariumError,
     InputInvalid,
@@ -161,6 +167,7 @@ class Worker(Service, DispatcherConnectionEvents):
         self._lease_ms = settings.ack_timeout_ms
         self._answers: dict[DispatcherConnection, dict[Command, list[bytes]]] = {}
         self._traced: dict[str, str] = {}  # kind of error → frames of its traceback
+        self._handlers: asyncio.Task[None] | None = None  # the parent of the tasks below
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waking = False
         self._connections_max = runtime.settings.limits_of(DispatchLimits).worker_connections_max
@@ -339,9 +346,30 @@ class Worker(Service, DispatcherConnectionEvents):
                 self._waking = True
 
     async def _run_handlers(self) -> None:
+        self._handlers = asyncio.current_task()
         async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
-                group.create_task(self._handle_for_ever())
+                group.create_task(self._run_slot())
+
+    async def _run_slot(self) -> None:
+        while True:
+            try:
+                await self._handle_for_ever()
+            except asyncio.CancelledError:
+                if not self._cancelled_itself():
+                    raise
+                self._waking = False
+                self._wake_one()
+
+    def _cancelled_itself(self) -> bool:
+        """Whether a function, or a library that it uses, cancelled the task that runs it. The task
+        goes on."""
+        task = asyncio.current_task()
+        if task is None or self._handlers is None or self._handlers.cancelling():
+            return False
+        while task.cancelling():
+            task.uncancel()
+        return True
 
     async def _handle_for_ever(self) -> None:
         """One of `concurrency` tasks. It wakes the next task only if more messages wait, so a
@@ -384,6 +412,12 @@ class Worker(Service, DispatcherConnectionEvents):
             fields, size = stream_fields(result)
         except TooLate:
             return
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            did = "cancelled its own task:" if task and task.cancelling() else "raised"
+            if not self._cancelled_itself():
+                raise
+            self._fail(message_id, HandlerExit(f"the function {did} {error!r}"))
         except Exception as error:
             self._fail(message_id, error)
         except BaseException as error:

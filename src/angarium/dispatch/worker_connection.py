@@ -213,6 +213,17 @@ class WorkerConnection(asyncio.Protocol):
         if self._transport is not None:
             acknowledgements.push_back(self._transport)
 
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self, acknowledgements: AcknowledgementWriter) -> None:
+        """Unless too many acknowledgements wait, too: then reading resumes with them."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not acknowledgements.pauses(self._transport):
+            self._transport.resume_reading()
+
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
@@ -318,7 +329,9 @@ class WorkerConnection(asyncio.Protocol):
         assert self._transport is not None
         # Count beats instead of seconds: after a pause of this process, the bytes that workers
         # sent meanwhile are read only after this timer.
-        self._silent_beats = 0 if self._received_since_beat else self._silent_beats + 1
+        # A worker that is not read while Redis is slow is not silent.
+        heard = self._received_since_beat or not self._transport.is_reading()
+        self._silent_beats = 0 if heard else self._silent_beats + 1
         self._received_since_beat = False
         if self._silent_beats >= SILENT_BEATS_MAX:
             self._log.warning("worker_silent", beats=self._silent_beats)

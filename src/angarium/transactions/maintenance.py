@@ -96,12 +96,13 @@ class RecoverArgs(NamedTuple):
 
 
 class RecoveredPart(NamedTuple):
-    """How many left processingZ, where the next part begins or -1, and the caller's transactions
-    that must be cancelled."""
+    """How many left processingZ, where the next part begins or -1, the caller's transactions that
+    must be cancelled, and in turn ids and reasons of those that became dead letters."""
 
     number: int
     offset: int
     to_cancel: list[str]
+    dead: list[str]
 
 
 RECOVER = Transition(

@@ -369,6 +369,8 @@ class TransactionNode(Service):
             if found.count:
                 self.log.warning("orphans_recovered", partition=partition, count=found.count)
                 self._runner.metrics.recovered += found.count
+            for id, reason in found.dead:
+                self.log.error("transaction_dead", transaction=id, reason=reason)
             await self._store.expire_waiting(partition)
             for id in found.to_cancel:
                 if id in self._running:  # the hint was lost

@@ -21,10 +21,12 @@ class NodeWork:
 
 @dataclass(frozen=True)
 class RecoveryResult:
-    """The number of transactions queued again, and those of this node that must be cancelled."""
+    """The number of transactions that were queued again or ended, those of this node that must be
+    cancelled, and id and reason of each whose nodes crashed too often."""
 
     count: int
     to_cancel: Sequence[str]
+    dead: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,13 @@ class TransactionRunner:
 
     async def run(self, running: RunningTransaction) -> Completion | None:
         """How the transaction ended. None if it sleeps, waits, or belongs to another run."""
+        completion = await self._completion(running)
+        if completion is not None and completion.reason:
+            note = valid_text(completion.note)[:NOTE_CHARS_MAX]
+            self._log.error("transaction_dead", transaction=running.taken.id, reason=note)
+        return completion
+
+    async def _completion(self, running: RunningTransaction) -> Completion | None:
         try:
             return await self._run(running)
         except (asyncio.CancelledError, StepStopped):

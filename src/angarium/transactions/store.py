@@ -365,6 +365,7 @@ class TransactionStore:
         """Queue again what silent nodes took, and what a lost reply assigned to this node."""
         recovered, offset = 0, 0
         to_cancel: list[str] = []
+        dead: list[str] = []
         items = [declared.TransactionItem(each) for each in work.ids]
         timeout_ms = self._settings.node_timeout_ms
         while offset >= 0:
@@ -375,7 +376,8 @@ class TransactionStore:
             found = await self._runtime.call(maintenance.RECOVER, partition, args, items)
             recovered, offset = recovered + found.number, found.offset
             to_cancel += found.to_cancel
-        return RecoveryResult(recovered, to_cancel)
+            dead += found.dead
+        return RecoveryResult(recovered, to_cancel, [*zip(dead[::2], dead[1::2], strict=True)])
 
     async def _send(self, batcher: Batcher[Any, Any], item: Any, data: bytes = b"") -> str:
         """Calls for one transaction take effect in the order in which they are made."""

@@ -2,14 +2,15 @@
 -- Guarantee: transactions of a silent node, and those that a lost reply assigned to the caller, are
 -- queued again at their step, unless their nodes crashed `max_runs` times: then they are dead letters.
 -- The former node can no longer write, because its run number is old.
--- The caller gets the ids of its transactions that must be cancelled, in case a hint was lost.
+-- The caller gets the ids of its transactions that must be cancelled, in case a hint was lost, and
+-- the dead letters with their reasons.
 -- Events: recovered, dead, resumed, dropped (module transactions)
 -- Repeats: safe
 -- include: transition
 -- include: transactions
 -- include: transaction_end
 local STEMS = { ['in'] = in_stem, out = out_stem, admin = admin_stem }
-local running_here, alive, removed, cancels = {}, {}, {}, {}
+local running_here, alive, removed, cancels, dead = {}, {}, {}, {}, {}
 each_item(function(transaction_id) running_here[transaction_id] = true end)
 
 -- Nodes are judged as of the caller's heartbeat. If Redis stood still between the two calls, the
@@ -40,6 +41,7 @@ local function too_many_crashes(state, id, found)
     tonumber(found[10] or 0) + 1, crashes)
   if found[9] then remark = remark .. '; last error: ' .. found[9] end
   end_transaction(state, id, { 'running', found[2], found[3], true }, 'failed', '', remark, 'crashed')
+  dead[#dead + 1], dead[#dead + 2] = id, remark
   return true
 end
 
@@ -83,4 +85,4 @@ end
 if #removed > 0 then call_many('ZREM', processing_key, removed) end
 end_all()
 write_batch()
-return reply.recovered(#removed, full and offset + #oldest - #removed or -1, cancels)
+return reply.recovered(#removed, full and offset + #oldest - #removed or -1, cancels, dead)
