@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from angarium.routing.errors import OutboundQueueFull, RecipientQueueFull
 from angarium.routing.inbox import Inbox
 from angarium.routing.items import InboundMessage
+from angarium.routing.outbound_store import OutboundStore, Settlement
 from angarium.routing.service import RoutingService
 from angarium.runtime.application import Application
 from angarium.runtime.runtime import Runtime
@@ -30,6 +32,68 @@ async def test_a_message_for_too_many_recipients_is_refused(redis_url: str) -> N
         assert answer.status == 413
         assert await counts(runtime) == {}
         assert (await client.post(url(relay), data=envelope("key1"))).status == 200
+
+
+@pytest.mark.limit("recip_key_messages_max")
+async def test_a_key_with_too_many_messages_gets_more_when_some_are_handled(
+    redis_url: str,
+) -> None:
+    app, gate, handled = Angarium(), asyncio.Event(), list[bytes]()
+
+    @app.inbox()
+    async def handle(message: InboundMessage) -> None:
+        await gate.wait()
+        handled.append(message.payload)
+
+    limits = {"recip_key_messages_max": 2}
+    async with running(redis_url, limits=limits) as (runtime, relay, client):
+        service = runtime.store(RoutingService)
+        for _ in range(2):
+            assert (await client.post(url(relay), data=envelope("key1"))).status == 200
+        refused = await client.post(url(relay), data=envelope("key1"))
+        assert refused.status == 503
+        assert (await refused.json(content_type=None))["code"] == "queue_full"
+        with pytest.raises(RecipientQueueFull, match="recip_key_messages_max"):
+            await service.send("key1", b"x")
+        assert await service.send("key2", b"x") == "kept"
+        assert (await service.show("key1")).waiting == 2
+        assert await counts(runtime) == {"_key1": 2, "_key2": 1}
+        gate.set()
+        async with inbox(runtime, app):
+            await eventually(lambda: settled(runtime), DEADLINE_S)
+            assert (await client.post(url(relay), data=envelope("key1"))).status == 200
+            await eventually(lambda: len(handled) == 4, DEADLINE_S)
+
+
+@pytest.mark.limit("outbound_messages_max")
+async def test_outbound_messages_over_the_limit_are_refused_until_some_are_delivered(
+    redis_url: str,
+) -> None:
+    """Messages that wait for their next attempt count too."""
+    async with sample_runtime(redis_url, limits={"outbound_messages_max": 3}) as runtime:
+        service = runtime.store(RoutingService)
+        store = OutboundStore(runtime, "native", messages_max=3)
+
+        async def deliver() -> None:
+            await service.deliver("http://example.org/", "eA==", {})
+
+        for _ in range(3):
+            await deliver()
+        with pytest.raises(OutboundQueueFull, match="outbound_messages_max"):
+            await deliver()
+        (lease, other) = await store.take(0, 2)
+        ends = [("retried", lease), ("delivered", other)]
+        for outcome, each in ends:
+            end = Settlement(
+                each, outcome, "m", "http://example.org/", 1, each.item, delay_ms=60_000
+            )
+            assert await store.settle(end) == "settled"
+        lengths = await service.lengths()
+        assert (lengths.outbound, lengths.retrying) == (1, 1)
+        await deliver()
+        with pytest.raises(OutboundQueueFull):
+            await deliver()
+        assert await store.push("http://example.org/", b"x", {}) == "full"
 
 
 @asynccontextmanager

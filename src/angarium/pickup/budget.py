@@ -14,8 +14,9 @@ from typing import Protocol
 
 # The cost of a call besides its parameters: objects, a task, a place in a batch.
 CALL_BYTES = 2_048
-OWN_CALLS, ALL_CALLS, UNREAD = 1, 2, 4
-"""Why a client is not read from: its own calls, the calls of all clients, its unread bytes."""
+OWN_CALLS, ALL_CALLS, UNREAD, TURN = 1, 2, 4, 8
+"""Why a client is not read from: its own calls, the calls of all clients, its unread bytes, the
+turns of others."""
 
 Granted = Callable[[], object]
 

@@ -61,6 +61,8 @@ class ClientSocket(WSListener):
         self.connected_s = asyncio.get_running_loop().time()
         self.second = 0  # of the last call
         self.calls = 0  # in that second
+        self.turn = -1  # the pass of the event loop in which it last called
+        self.turn_calls = 0  # in that pass
         self.unanswered_bytes = 0
         self.concurrent_calls = asyncio.Semaphore(CONCURRENT_CALLS_MAX)
         self.batch_lock = asyncio.Lock()

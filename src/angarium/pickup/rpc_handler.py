@@ -38,6 +38,7 @@ from angarium.pickup.message_transitions import RemovedMessages, SentAtOnce
 from angarium.pickup.model import StoredMessage, connection_of, queue_name
 from angarium.pickup.push import PushWorker
 from angarium.pickup.queues import DELIVERED, PickupQueues
+from angarium.pickup.read_turns import ReadTurns
 from angarium.pickup.session_store import SessionStatus
 from angarium.pickup.store import PickupStore
 from angarium.pickup.take_handler import TakeHandler, fetch_bytes
@@ -88,6 +89,7 @@ class RpcHandler:
             self._limits.pickup_client_request_bytes_max,
             self._limits.pickup_gateway_request_bytes_max,
         )
+        self._turns = ReadTurns(self._loop.call_soon)
         # Replies of one connection arrive in order. With durability beyond `memory` the calls use
         # several connections, and only a fetch knows the order.
         self._in_order = store.runtime.options.redis.durability is Durability.MEMORY
@@ -148,6 +150,7 @@ class RpcHandler:
 
     def message_received(self, client: ClientSocket, data: bytes) -> None:
         frame = parse(data, self._limits.pickup_batch_calls_max)
+        self._turns.count(client, len(frame.entries), len(data))
         batch = RpcBatch(client, len(frame.entries)) if frame.batch else None
         for entry in frame.entries:
             if isinstance(entry, Refusal):

@@ -1,5 +1,8 @@
 """Errors of the routing module.
 
+Overloaded
+├── RecipientQueueFull   as many messages as may wait for one recipient key wait
+└── OutboundQueueFull    as many messages as may wait for the deliverer wait
 InputInvalid
 ├── EnvelopeInvalid      not a DIDComm envelope, or an envelope without a recipient
 └── ItemInvalid          an item of a queue can't be read
@@ -14,7 +17,15 @@ Conflict
 
 from __future__ import annotations
 
-from angarium.runtime.errors import Conflict, InputInvalid, NotFound
+from angarium.runtime.errors import Conflict, InputInvalid, NotFound, Overloaded
+
+
+class RecipientQueueFull(Overloaded):
+    code = "queue_full"
+
+
+class OutboundQueueFull(Overloaded):
+    code = "queue_full"
 
 
 class EnvelopeInvalid(InputInvalid):

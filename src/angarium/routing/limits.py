@@ -18,6 +18,22 @@ class RoutingLimits(Limits):
             "fields in two hashes. A few long DID keys fit.",
         ),
     ] = 2 * KIB
+    recip_key_messages_max: Annotated[
+        int,
+        Limit(
+            "messages",
+            "Messages of one recipient key that wait to be handled. More are refused with the code "
+            "queue_full, so that a recipient whose handler fails must not fill Redis.",
+        ),
+    ] = 100_000
+    outbound_messages_max: Annotated[
+        int,
+        Limit(
+            "messages",
+            "Messages of a partition that wait for the deliverer or for their next attempt. More "
+            "are refused with the code queue_full.",
+        ),
+    ] = 1_000_000
     relay_connections_max: Annotated[
         int,
         Limit("connections", "Each connection to a relay uses a file descriptor and a buffer."),

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from angarium.redis.subscription import Subscription
 from angarium.routing import keys
+from angarium.routing.errors import OutboundQueueFull
 from angarium.routing.items import OutboundItem, encode_outbound, new_outbound, outbound_id
+from angarium.routing.limits import RoutingLimits
 from angarium.routing.store import ACAPY
 from angarium.runtime.headers import check_headers
 from angarium.runtime.ids import time_ordered_id
@@ -29,6 +31,7 @@ _WAKE = {"wake": keys.OUTBOUND_WAKE}
 class PushArgs(NamedTuple):
     layout_name: str
     partition: int
+    outbound_messages_max: int
 
 
 class PushItem(NamedTuple):
@@ -76,11 +79,11 @@ class DeadOutboundItem(NamedTuple):
 PUSH_OUTBOUND = Transition(
     _PACKAGE,
     "push_outbound",
-    keys={"outbound": keys.OUTBOUND},
+    keys={"outbound": keys.OUTBOUND, "retries": keys.OUTBOUND_RETRY},
     channels=_WAKE,
     args=PushArgs,
     item=PushItem,
-    replies={"queued": None},
+    replies={"queued": None, "full": None},
     admits=True,
 )
 TAKE_OUTBOUND: Transition[Any] = Transition(
@@ -150,17 +153,28 @@ class Settlement:
 
 
 class OutboundStore:
-    def __init__(self, runtime: Runtime, layout: str, delivery_timeout_ms: int = 0) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        layout: str,
+        delivery_timeout_ms: int = 0,
+        messages_max: int = RoutingLimits.outbound_messages_max,
+    ) -> None:
         self._runtime = runtime
         self._lease_ms = max(LEASE_MS, LEASE_TIMEOUTS * delivery_timeout_ms)
         self._acapy = layout == ACAPY
         self.partitions = runtime.keyspace.partitions
         numbers = range(self.partitions)
-        self._push = [runtime.batch(PUSH_OUTBOUND, PushArgs(layout, each)) for each in numbers]
+        self._messages_max = messages_max
+        args = [PushArgs(layout, each, messages_max) for each in numbers]
+        self._push = [runtime.batch(PUSH_OUTBOUND, each) for each in args]
         self._settle = runtime.batch(SETTLE_OUTBOUND)
 
     def push(self, url: str, payload: bytes, headers: dict[str, str]) -> asyncio.Future[Any]:
-        """Queue a message for delivery; the future gives `queued`. Raises HeaderRefused at once."""
+        """Queue a message for delivery; the future gives `queued` or `full`.
+
+        Raises HeaderRefused at once.
+        """
         headers = check_headers(headers)
         message_id = "" if self._acapy else time_ordered_id().hex
         item = new_outbound(url, payload, headers, message_id)
@@ -172,6 +186,10 @@ class OutboundStore:
             carried = read_traceparent(headers.get(TRACEPARENT))
             self._runtime.tracing.when_queued(outbound_id(item), "routing send", queued, carried)
         return queued
+
+    def queue_full(self) -> OutboundQueueFull:
+        """The error of a message that was not queued because too many wait."""
+        return OutboundQueueFull("outbound_messages_max", self._messages_max)
 
     async def take(
         self, partition: int, messages_max: int, bytes_max: int = TAKE_BYTES_MAX

@@ -117,6 +117,8 @@ class RelayIntake:
         def done(future: asyncio.Future[Any]) -> None:
             self.flow.message_released(size_bytes)
             error = None if future.cancelled() else future.exception()
+            if error is None and not future.cancelled() and future.result() == "full":
+                error = relay.store.queue_full()
             if error is None and not future.cancelled():
                 relay.queued += 1
                 self.queued.inc()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 
+from angarium.routing.limits import RoutingLimits
 from angarium.routing.settings import Layout, RoutingSettings
 from angarium.routing.store import RoutingRules, RoutingStore
 from angarium.runtime.errors import SettingInvalid
@@ -18,6 +19,7 @@ def routing_rules(settings: CommonSettings) -> RoutingRules:
         stale_after_ms=routing.stale_after_ms,
         instance_keep_ms=routing.instance_retention_ms,
         key_keep_ms=routing.recip_key_retention_ms,
+        key_messages_max=settings.limits_of(RoutingLimits).recip_key_messages_max,
     )
 
 

@@ -52,18 +52,23 @@ class RoutingService:
         self._limits = settings.limits_of(RoutingLimits)
         self._allow_private = settings.allow_private_addresses
         self._store = runtime.store(routing_store)
-        self._outbound = OutboundStore(runtime, settings.group(RoutingSettings).layout.value)
+        layout = settings.group(RoutingSettings).layout.value
+        outbound_max = self._limits.outbound_messages_max
+        self._outbound = OutboundStore(runtime, layout, messages_max=outbound_max)
         self.dead_inbound = RoutingDeadLetters(runtime, self._store, self._outbound, "inbound")
         self.dead_outbound = RoutingDeadLetters(runtime, self._store, self._outbound, "outbound")
 
     async def send(self, recip_key: str, payload: bytes) -> str:
-        """Returns 'queued' if an instance owns the key, or 'kept' until one does."""
+        """'queued' if an instance owns the key, or 'kept' until one does; or RecipientQueueFull."""
         key_bytes_max, bytes_max = self._limits.id_bytes_max, self._limits.http_body_bytes_max
         if not 0 < len(check_text(recip_key, "recip_key").encode()) <= key_bytes_max:
             raise InputInvalid(f"a recipient key has 1 to {key_bytes_max} bytes")
         if len(payload) > bytes_max:
             raise LimitExceeded("http_body_bytes_max", len(payload), bytes_max)
-        return str(await self._store.process_payload_recip_key(recip_key, payload, None))
+        reply = await self._store.process_payload_recip_key(recip_key, payload, None)
+        if reply == "full":
+            raise self._store.queue_full()
+        return str(reply)
 
     async def show(self, recip_key: str) -> KeyState:
         """The key's owner and number of pending messages. Raises RecipientUnknown."""
@@ -106,7 +111,8 @@ class RoutingService:
             raise InputInvalid(f"`payload` is not base64url: {error}") from None
         if trace and TRACEPARENT not in {name.lower() for name in headers}:
             headers = {TRACEPARENT: trace, **headers}
-        await self._outbound.push(url, data, headers)
+        if await self._outbound.push(url, data, headers) == "full":
+            raise self._outbound.queue_full()
 
     async def owned_keys(self, partition: int, cursor: int, some: int) -> tuple[list[str], int]:
         """One page of keys that have an owner, and the next cursor; 0 after the last page.

@@ -18,11 +18,13 @@ from angarium.routing.errors import (
     InstanceLive,
     InstancesFull,
     InstanceSuperseded,
+    RecipientQueueFull,
     RecipientUnknown,
 )
 from angarium.routing.finished_keys import FinishedKey, finish_item
 from angarium.routing.instances import InstanceSweep, RoutingInstance, heartbeat_age_ms, merged
 from angarium.routing.items import DirectResponse, encode_inbound, encode_response, id_of
+from angarium.routing.limits import RoutingLimits
 from angarium.routing.transitions import (
     BeginArgs,
     BeginItem,
@@ -33,6 +35,7 @@ from angarium.routing.transitions import (
     InboundListItem,
     KeyItem,
     OwnerUid,
+    QueueArgs,
     ReassignItem,
     RemoveItem,
     ResponseArgs,
@@ -72,6 +75,7 @@ class RoutingRules:
     moves_max: int = MOVES_MAX
     instance_keep_ms: int = 3_600_000
     key_keep_ms: int = 7 * 86_400_000
+    key_messages_max: int = RoutingLimits.recip_key_messages_max
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,8 @@ class RoutingStore:
         if self.acapy:
             process = transitions.PROCESS_PAYLOAD_RECIP_KEY_ACAPY
             self._claim_keys = transitions.CLAIM_KEYS_ACAPY
-        self._process = [runtime.batch(process, args) for args in self._args]
+        key_max = rules.key_messages_max
+        self._process = [runtime.batch(process, QueueArgs(*args, key_max)) for args in self._args]
         wake = runtime.keyspace.global_name(keys.RELAY_WAKE, "")
         response_args = ResponseArgs(wake, self.acapy, RESPONSE_EXPIRES_MS)
         self._post = runtime.batch(transitions.POST_RESPONSES, response_args)
@@ -123,7 +128,7 @@ class RoutingStore:
         transport_type: str | None = "http",
         txn_id: str | None = None,
     ) -> asyncio.Future[Any]:
-        """Queue a message for the owner of its key; the future gives `queued` or `kept`.
+        """Queue a message for the owner of its key; the future gives `queued`, `kept` or `full`.
 
         Messages of one key take effect in the order of these calls.
         """
@@ -139,6 +144,10 @@ class RoutingStore:
         if self._runtime.tracing is not None:
             self._runtime.tracing.when_queued(message_id, "routing accept", queued)
         return queued
+
+    def queue_full(self) -> RecipientQueueFull:
+        """The error of a message that was not queued because the list of its key is full."""
+        return RecipientQueueFull("recip_key_messages_max", self._rules.key_messages_max)
 
     async def revive(self, dead_letters: Sequence[StoredDeadLetter]) -> list[str]:
         """Queue dead letters again: for each `queued`, `kept`, `unknown` or `unreadable`.

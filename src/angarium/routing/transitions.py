@@ -35,6 +35,17 @@ class RuleArgs(NamedTuple):
     partition: int
 
 
+class QueueArgs(NamedTuple):
+    """Those, and how many messages may wait for a key."""
+
+    layout_name: str
+    stale_after_ms: int
+    moves_max: int
+    wake: str
+    partition: int
+    key_messages_max: int
+
+
 class SweepArgs(NamedTuple):
     """`forget_idle` forgets keys without messages however lately they were used."""
 
@@ -229,6 +240,7 @@ def _by_rule(
     replies: Mapping[str, type[tuple[Any, ...]] | None],
     item_keys: Mapping[str, Key] = {},
     *,
+    args: type[tuple[Any, ...]] = RuleArgs,
     admits: bool = False,
 ) -> Transition[Item]:
     """A script that knows keys and instances, and the rules by which keys are assigned."""
@@ -236,7 +248,7 @@ def _by_rule(
         _PACKAGE,
         name,
         keys=_MAPS,
-        args=RuleArgs,
+        args=args,
         item=item,
         item_keys=item_keys,
         replies=replies,
@@ -247,7 +259,14 @@ def _by_rule(
 _QUEUED: dict[str, None] = {"queued": None, "kept": None}
 # These two run for each batch, so each layout has a script without the other's code.
 PROCESS_PAYLOAD_RECIP_KEY, PROCESS_PAYLOAD_RECIP_KEY_ACAPY = (
-    _by_rule(name, InboundListItem, _QUEUED, item_keys=_LIST, admits=True)
+    _by_rule(
+        name,
+        InboundListItem,
+        {**_QUEUED, "full": None},
+        item_keys=_LIST,
+        args=QueueArgs,
+        admits=True,
+    )
     for name in ("process_payload_recip_key", "process_payload_recip_key_acapy")
 )
 _CLAIMED = {"claimed": ClaimedKeys, "unknown": None}

@@ -92,4 +92,6 @@ async def _queue_webhooks(
             headers["x-wallet-id"] = str(profile.settings.get("wallet.id"))
         if api_key:
             headers["x-api-key"] = api_key
-        await store.push(f"{url}/topic/{webhook}/", json.dumps(body).encode(), headers)
+        data = json.dumps(body).encode()
+        if await store.push(f"{url}/topic/{webhook}/", data, headers) == "full":
+            raise store.queue_full()

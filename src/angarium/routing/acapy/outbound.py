@@ -55,9 +55,13 @@ class AngariumOutbound(_Base):  # type: ignore[misc]
             if plugin.config.is_mediator:
                 envelope = read_envelope(body, plugin.limits.recip_key_bytes_max)
                 store = await plugin.routing()
-                await store.process_payload_recip_key(envelope.recip_key, body, None)
+                queued = store.process_payload_recip_key(envelope.recip_key, body, None)
+                if await queued == "full":
+                    raise store.queue_full()
             else:
-                await (await plugin.outbound()).push(endpoint, body, headers)
+                outbound = await plugin.outbound()
+                if await outbound.push(endpoint, body, headers) == "full":
+                    raise outbound.queue_full()
         except AngariumError as error:
             raise _Error(f"not queued: {error}") from error
 

@@ -1,6 +1,6 @@
 #!lua
 -- Guarantee: appends the message to the list of its key, counts it for the one owner of the key and
--- notifies the owner, all or nothing. A stale owner loses its keys first.
+-- notifies the owner, all or nothing. A stale owner loses its keys first. A full list stays as it is.
 -- Events: accepted, assigned, reassigned, removed
 -- Repeats: no, a second call queues the message again
 -- include: transition

@@ -13,10 +13,13 @@ local function owner_for(key)
   return active and uid or assigning().move(key, uid)
 end
 
--- Returns the owner, or '' without one.
-local function append_message(key, list, message)
+-- Returns the owner, or '' without one; nil and no change if the list has `messages_max` already.
+local function append_message(key, list, message, messages_max)
+  if redis.call('RPUSH', list, message) > (messages_max or math.huge) then
+    redis.call('RPOP', list)
+    return nil
+  end
   local uid = owner_for(key) or ''
-  redis.call('RPUSH', list, message)
   if redis.call('HINCRBY', counts_key, uid .. '_' .. key, 1) == 1 then
     layout.ready(uid, key)
   elseif acapy_layout and uid ~= '' then
