@@ -19,6 +19,7 @@ from angarium.settings import Settings
 from tests.faults.profile import LONG
 from tests.kit.cluster import ClusterProcess
 from tests.kit.groups import group_of, order_of
+from tests.kit.java import quick_java
 from tests.kit.limits import LimitMemory
 from tests.kit.server import ServerProcess
 from tests.kit.variants import VariantRecorder, missing
@@ -28,6 +29,7 @@ from tests.kit.variants import VariantRecorder, missing
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("search", print_blob=True, deadline=None)
 hypothesis.settings.load_profile("search" if LONG else "steady")
+quick_java()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,6 +18,7 @@ from tests.dashboard.browser import browser, opened
 from tests.dashboard.conftest import SystemWithData
 from tests.dashboard.harness import RunningSystem, add_sample_data, run, running_system
 from tests.dashboard.test_pages import UNREADABLE, WIDER
+from tests.kit.java import QUICK, VARIABLE
 from tests.kit.roles import ROOT
 from tests.lake.filled import SLOW_START, STARTS_MAX
 
@@ -44,6 +45,7 @@ def chrome(filed: SystemWithData) -> Iterator[Browser]:
 def _lake(system: RunningSystem, *arguments: str) -> None:
     env = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
+        VARIABLE: QUICK,
         "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
         "ANGARIUM_HOME": str(system.role.home),
         "ANGARIUM_REDIS_URL": system.server.url,

@@ -8,7 +8,6 @@ import pytest
 
 from tests.docs.blocks import Block, of_page
 from tests.docs.shell import Reader
-from tests.kit.java import QUICK, VARIABLE
 from tests.kit.server import ServerProcess
 
 SPARK_S_MAX = 300.0  # a machine with other tests on it
@@ -48,8 +47,7 @@ def python_of(page: str, words: str) -> Block:
 @pytest.mark.timeout(2_400)
 async def test_what_the_lake_pages_say_can_be_typed(tmp_path: Path) -> None:
     with ServerProcess(aof=True) as server:
-        quick = {VARIABLE: QUICK}
-        async with Reader(tmp_path, server, SPARK_S_MAX, **ARCHIVED, **quick) as reader:
+        async with Reader(tmp_path, server, SPARK_S_MAX, **ARCHIVED) as reader:
             reader.write("module.py", MODULE)
             reader.write("pay.toml", PIPELINE)
             await reader.type("angarium serve dispatcher")

@@ -11,12 +11,10 @@ import pytest
 
 import angarium.lake
 from angarium.settings import Settings
-from tests.kit.java import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-quick_java()
 HERE = Path(__file__).parent
 _numbers = itertools.count()
 # Java, Spark and a first batch, on a machine that has other things to do: the limit is there to

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,9 @@ import pytest
 from angarium.lake.catalogue import CATALOGUE
 from angarium.lake.schemas import EVENTS, INTERVALS_S, STATS_FINE
 from angarium.lake.steps import LakeTables, PipelineStep, follow, steps_of
-from angarium.lake.tables import Lake
+from angarium.lake.tables import Lake, LakeTable
 from angarium.runtime.module import Part
+from tests.kit.java import compiled
 from tests.lake import model
 
 if TYPE_CHECKING:
@@ -147,9 +149,20 @@ def cut(events: Sequence[Event], chance: random.Random) -> list[Sequence[Event]]
 def test_any_cut_into_batches_gives_the_rows_of_the_model(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
+    check_some_cut(spark, tmp_path, seed)
+
+
+def test_code_that_spark_has_compiled_gives_the_rows_of_the_model(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with compiled(spark):
+        check_some_cut(spark, tmp_path, seed=4)
+
+
+def check_some_cut(spark: SparkSession, folder: Path, seed: int) -> None:
     chance = random.Random(seed)
     events = journal(seed, used_again=True)
-    bench = Bench(spark, tmp_path)
+    bench = Bench(spark, folder)
     for batch in cut(events, chance):
         bench.add(batch)
         if chance.random() < 0.6:  # else the steps are behind, and take several at once
@@ -158,16 +171,44 @@ def test_any_cut_into_batches_gives_the_rows_of_the_model(
     bench.check(events)
 
 
+class Died(Exception):
+    pass
+
+
+@contextmanager
+def dying(at: int, *, committed: bool) -> Iterator[None]:
+    """The commit of this number is the last thing that happens, or does not happen any more."""
+    commit, left = LakeTable._commit, at
+
+    def dies(self: LakeTable, *args: Any, **more: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0 and not committed:
+            raise Died
+        done = commit(self, *args, **more)
+        if left == 0:
+            raise Died
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LakeTable, "_commit", dies)
+        yield
+
+
 @pytest.mark.parametrize("seed", range(100, 103))
-def test_any_order_of_batches_gives_the_rows_of_the_model(
+def test_any_order_and_repetition_of_batches_gives_the_rows_of_the_model(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
     events = journal(seed, used_again=False)
     chance.shuffle(events)
     bench = Bench(spark, tmp_path)
-    for batch in cut(events, chance):
+    for number, batch in enumerate(cut(events, chance)):
         bench.add(batch)
+        # The steps make two to six commits of a batch, and the one that dies is made anew.
+        with dying(chance.randint(1, 5), committed=chance.random() < 0.5), suppress(Died):
+            bench.follow()
+        bench.add(batch, number)
         bench.follow()
     bench.check(events)
 

@@ -1,7 +1,9 @@
 """Plots as SVG text: lines over time, stacked bars over time, and rows of bars.
 
 Small and plain on purpose: one HTML file must open anywhere, offline, in light and in dark, and be
-printed. Colours are classes of the page that holds the plot. Pure: numbers in, text out.
+printed. Colours are classes of the page that holds the plot, which a library that draws SVG fixes
+when it draws, and one that draws in the browser brings as a script, which the report must do
+without. Pure: numbers in, text out.
 """
 
 from __future__ import annotations
