@@ -16,6 +16,7 @@ from angarium.runtime.limits import MIB
 from angarium.runtime.page_cursor import cursor_numbers, page_cursor
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.transition import Transition
+from angarium.runtime.urls import redacted
 from angarium.transactions import keys
 from angarium.transactions.model import (
     Transaction,
@@ -357,7 +358,7 @@ def _webhook(id: bytes, score: bytes, values: Sequence[bytes]) -> ScheduledWebho
         pipeline=pipeline,
         owner=owner,
         status=TransactionStatus(fields["status"]),
-        url=fields["webhook"],
+        url=redacted(fields["webhook"]),
         tries=int(fields["hookTries"] or 0),
         next_ms=int(float(score)),
         error=fields["hookError"] or None,
