@@ -22,7 +22,7 @@ from tests.kit.roles import ROOT
 from tests.kit.server import ServerProcess
 
 SKIPPED = {
-    "README.md": "tests/docs/test_commands.py runs the first five minutes; make is what runs it",
+    "README.md": "tests/docs/test_commands.py types its first five minutes; make is what runs it",
     "docs/index.md": "make, which runs the tests",
     "docs/demo.md": "tests/demo runs it",
     "docs/lake/index.md": "tests/docs/test_lake_pages.py types them, beside the other Sparks",
