@@ -58,7 +58,7 @@ bench: ## the benchmarks, half an hour; writes docs/benchmarks.md; ONLY=name,nam
 # The long runs outlast the time limit that pytest gives a test elsewhere. They also search for new
 # examples of the properties, one test at a time; the short ones run beside each other.
 ifeq ($(FAULTS),long)
-fault_runs := tests/faults tests/properties --timeout=3600 -s
+fault_runs := tests/faults tests/properties tests/cli/test_ctrl_c.py --timeout=3600 -s
 else
 fault_runs := tests/faults -n 2
 endif
