@@ -85,9 +85,7 @@ class Reader:
     async def _up(self) -> None:
         # The lake's pages have a test of their own; its Spark would only load the machine here.
         settings = {**self._settings, "ANGARIUM_LAKE__START_DELAY_MS": "3600000"}
-        up = RoleProcess(
-            ["up", "--json"], settings, ready_lines=UP_ROLES, deadline_s=COMMAND_S_MAX
-        )
+        up = RoleProcess(["up", "--json"], settings, ready_lines=UP_ROLES, deadline_s=COMMAND_S_MAX)
         await self._roles.enter_async_context(up)
         for role, name, usual in UP_PORTS:
             self._ports[usual] = up.port_of(role, name)

@@ -49,7 +49,8 @@ def python_of(page: str, words: str) -> Block:
 async def test_what_the_lake_pages_say_can_be_typed(tmp_path: Path) -> None:
     with ServerProcess(aof=True) as server:
         quick = {VARIABLE: QUICK}
-        async with Reader(tmp_path, server, SPARK_S_MAX, **ARCHIVED, **quick) as reader:
+        settings = {**ARCHIVED, **quick}
+        async with Reader(tmp_path, server, SPARK_S_MAX, beside_up=False, **settings) as reader:
             reader.write("module.py", MODULE)
             reader.write("pay.toml", PIPELINE)
             await reader.type("angarium serve dispatcher")
