@@ -132,7 +132,7 @@ def test_a_missing_password_of_redis_is_named(tmp_path: Path) -> None:
 
 
 def test_f69_what_a_role_writes_only_its_user_can_read(tmp_path: Path) -> None:
-    """Children have the same umask; tests/docs/test_lake_pages.py looks at the lake's files."""
+    """tests/docs/test_lake_pages.py looks at the lake's folder."""
     home = tmp_path / ".angarium"
     home.mkdir(mode=0o755)
     settings = {"ANGARIUM_HOME": str(home), "ANGARIUM_HTTP__PORT": "0"}
