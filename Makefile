@@ -63,7 +63,7 @@ ifneq ($(SEEDS),)
 fault_runs := tests/faults/test_campaign.py -k nothing_is_lost --timeout=3600 -s
 else ifeq ($(FAULTS),long)
 fault_runs := tests/faults tests/properties tests/pickup/test_order.py tests/findings/test_f26.py \
-  --timeout=3600 -s
+  tests/cli/test_ctrl_c.py --timeout=3600 -s
 else
 fault_runs := tests/faults -n 2
 endif

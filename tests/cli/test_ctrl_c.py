@@ -1,7 +1,8 @@
 """Ctrl-C at a terminal, at a random moment: no traceback, nothing left running, data whole.
 
 The terminal sends the signal to the whole foreground group, as a user's terminal does. Five rounds
-run always, a hundred with FAULTS=long. A failure prints the seed: CTRL_C_SEED repeats it.
+run always, a hundred with FAULTS=long, others with CTRL_C_ROUNDS. A failure prints the seed:
+CTRL_C_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.kit.eventually import wait_until
 from tests.kit.roles import ANY_PORT
 
 LONG = os.environ.get("FAULTS") == "long"
-ROUNDS = 100 if LONG else 5
+ROUNDS = int(os.environ.get("CTRL_C_ROUNDS", "100" if LONG else "5"))
 SEED = int(os.environ.get("CTRL_C_SEED", "0")) or random.randrange(1, 10**6)
 # `up` is ready after a second, the lake's Spark some seconds later.
 MOMENT_S_MAX = 9.0
@@ -98,7 +99,7 @@ def processes_of(home: str) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(3600 if LONG else 300)
+@pytest.mark.timeout(max(300, ROUNDS * 60))
 @pytest.mark.parametrize("arguments", [("up",), ("serve", "lake")], ids=["up", "serve lake"])
 def test_ctrl_c_at_any_moment_leaves_no_traceback_and_no_process(
     arguments: tuple[str, ...], tmp_path: Path

@@ -131,8 +131,8 @@ def test_a_missing_password_of_redis_is_named(tmp_path: Path) -> None:
     assert "redis://:PASSWORD@HOST:PORT" in line
 
 
-def test_what_a_role_writes_only_its_user_can_read(tmp_path: Path) -> None:
-    """F69. Children have the same umask, so this is true of the lake's files too."""
+def test_f69_what_a_role_writes_only_its_user_can_read(tmp_path: Path) -> None:
+    """tests/docs/test_lake_pages.py looks at the lake's folder."""
     home = tmp_path / ".angarium"
     home.mkdir(mode=0o755)
     settings = {"ANGARIUM_HOME": str(home), "ANGARIUM_HTTP__PORT": "0"}

@@ -107,7 +107,7 @@ def test_a_step_without_a_node_for_five_seconds_is_trouble() -> None:
 
 
 def test_work_without_a_process_is_trouble() -> None:
-    facts = {"queued": 1, "webhooks": 2, "dead": 3, "failed": 3, "silent_nodes": 1}
+    facts = {"queued": 1, "webhooks": 2, "dead": 3, "failed": 0, "silent_nodes": 1}
     found = [*transactions_notices(facts, (), set())]
     assert [each.level for each in found] == ["trouble", "trouble", "warning", "warning"]
     dead, silent = transactions_notices(facts, (), {"node", "webhooks"})
@@ -120,7 +120,7 @@ def test_work_without_a_process_is_trouble() -> None:
 
 
 def test_failed_transactions_are_a_notice_with_a_link_to_them() -> None:
-    facts = {**TRANSACTION_FACTS, "dead": 1, "failed": 3}
+    facts = {**TRANSACTION_FACTS, "dead": 1, "failed": 2}
     _, failed = transactions_notices(facts, (), {"node"})
     assert (failed.text, failed.page) == (
         "2 transactions failed lately",

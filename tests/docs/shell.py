@@ -20,6 +20,14 @@ from tests.kit.roles import ROOT, RoleProcess
 from tests.kit.server import ServerProcess
 
 COMMAND_S_MAX = 90.0
+# What `up` starts without an application, except Spark.
+UP_ROLES = 8
+UP_PORTS = (
+    ("api", "http", "8400"),
+    ("gateway", "gateway", "3100"),
+    ("relay", "http", "8071"),
+    ("relay", "ws", "8081"),
+)
 FOREGROUND = re.compile(r"angarium serve ")
 # A stand-in where no client of Redis is installed: the command goes to the real server.
 REDIS_CLI = f"""#!{sys.executable}
@@ -40,11 +48,15 @@ class Reader:
         server: ServerProcess,
         command_s_max: float = COMMAND_S_MAX,
         /,
+        *,
+        beside_up: bool = False,
         **settings: str,
     ) -> None:
+        """`beside_up`: everything that `angarium up` starts without an application runs too."""
         self.folder = folder
         self._command_s_max = command_s_max
         self._server = server
+        self._beside_up = beside_up
         self._roles = AsyncExitStack()
         self._ports: dict[str, int] = {"6379": server.port}
         self._settings = {
@@ -66,7 +78,17 @@ class Reader:
         tools.mkdir()
         (tools / "redis-cli").write_text(REDIS_CLI)
         (tools / "redis-cli").chmod(0o755)
+        if self._beside_up:
+            await self._up()
         return self
+
+    async def _up(self) -> None:
+        # The lake's pages have a test of their own; its Spark would only load the machine here.
+        settings = {**self._settings, "ANGARIUM_LAKE__START_DELAY_MS": "3600000"}
+        up = RoleProcess(["up", "--json"], settings, ready_lines=UP_ROLES, deadline_s=COMMAND_S_MAX)
+        await self._roles.enter_async_context(up)
+        for role, name, usual in UP_PORTS:
+            self._ports[usual] = up.port_of(role, name)
 
     async def __aexit__(self, *_: object) -> None:
         await self._roles.aclose()

@@ -1,6 +1,7 @@
 """Every command and every piece of Python on the pages does what the page says, for real.
 
-A page has one test, which types its blocks in their order. What is not run has its reason here.
+A page has one test, which types its blocks in their order, in a clean home beside `angarium up`.
+What is not run has its reason here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.kit.roles import ROOT
 from tests.kit.server import ServerProcess
 
 SKIPPED = {
-    "README.md": "tests/docs/test_commands.py runs the first five minutes; make is what runs it",
+    "README.md": "tests/docs/test_commands.py types its first five minutes; make is what runs it",
     "docs/index.md": "make, which runs the tests",
     "docs/demo.md": "tests/demo runs it",
     "docs/lake/index.md": "tests/docs/test_lake_pages.py types them, beside the other Sparks",
@@ -134,7 +135,7 @@ def test_commands_for_redis_are_those_of_redis(server: ServerProcess) -> None:
 
 
 async def test_the_page_of_the_api(server: ServerProcess, tmp_path: Path) -> None:
-    async with Reader(tmp_path, server) as reader:
+    async with Reader(tmp_path, server, beside_up=True) as reader:
         reader.write("support.toml", 'name = "support"\n[[steps]]\ntype = "noop"\n')
         await reader.type("angarium pipeline load support.toml")
         script = module_of("docs/api.md")
@@ -148,7 +149,7 @@ async def test_the_page_of_the_api(server: ServerProcess, tmp_path: Path) -> Non
 
 
 async def test_the_page_of_the_dashboard(server: ServerProcess, tmp_path: Path) -> None:
-    async with Reader(tmp_path, server) as reader:
+    async with Reader(tmp_path, server, beside_up=True) as reader:
         await reader.type("angarium serve dispatcher")
         (block,) = of_page("docs/dashboard.md", "sh")
         printed = await typed(reader, block)
@@ -158,7 +159,7 @@ async def test_the_page_of_the_dashboard(server: ServerProcess, tmp_path: Path) 
 async def test_the_page_of_conversations(server: ServerProcess, tmp_path: Path) -> None:
     # The request is still open when the commands are typed, however long the role takes to start.
     rules = {"ANGARIUM_CONVERSATIONS__MESSAGE_TTL": "600000"}
-    async with Reader(tmp_path, server, **rules) as reader:
+    async with Reader(tmp_path, server, beside_up=True, **rules) as reader:
         reader.write("module.py", module_of("docs/modules/conversations.md"))
         await reader.python(
             "from angarium import Angarium\n"
@@ -172,7 +173,7 @@ async def test_the_page_of_conversations(server: ServerProcess, tmp_path: Path) 
 
 async def test_the_page_of_dispatch(server: ServerProcess, tmp_path: Path) -> None:
     rules = {"ANGARIUM_DISPATCH__DELIVERIES_MAX": "1", "ANGARIUM_DISPATCH__RETRY_DELAY_MS": "1"}
-    async with Reader(tmp_path, server, **rules) as reader:
+    async with Reader(tmp_path, server, beside_up=True, **rules) as reader:
         reader.write("module.py", module_of("docs/modules/dispatch.md"))
         start, queues, intake, dead = of_page("docs/modules/dispatch.md", "sh")
         await reader.type("angarium serve api")
@@ -201,7 +202,7 @@ async def dead_letter(reader: Reader) -> str:
 
 
 async def test_the_page_of_pickup(server: ServerProcess, tmp_path: Path) -> None:
-    async with Reader(tmp_path, server) as reader:
+    async with Reader(tmp_path, server, beside_up=True) as reader:
         shell, script = of_page("docs/modules/pickup.md", "sh", "python")
         serve, *rest = shell.commands
         await reader.type(serve)
@@ -223,7 +224,7 @@ async def test_the_page_of_pickup(server: ServerProcess, tmp_path: Path) -> None
 
 
 async def test_the_page_of_routing(server: ServerProcess, tmp_path: Path) -> None:
-    async with Reader(tmp_path, server) as reader:
+    async with Reader(tmp_path, server, beside_up=True) as reader:
         reader.write("module.py", module_of("docs/modules/routing.md"))
         serve, operate, _ = of_page("docs/modules/routing.md", "sh")
         await typed(reader, serve)
@@ -237,7 +238,7 @@ async def test_the_page_of_routing(server: ServerProcess, tmp_path: Path) -> Non
 
 
 async def test_the_page_of_transactions(server: ServerProcess, tmp_path: Path) -> None:
-    async with Reader(tmp_path, server) as reader:
+    async with Reader(tmp_path, server, beside_up=True) as reader:
         reader.write("module.py", module_of("docs/modules/transactions.md"))
         (pipeline,) = of_page("docs/modules/transactions.md", "toml")
         reader.write("payment.toml", pipeline.text)
@@ -247,7 +248,7 @@ async def test_the_page_of_transactions(server: ServerProcess, tmp_path: Path) -
 
 
 async def test_the_page_of_tokens(server: ServerProcess, tmp_path: Path) -> None:
-    async with Reader(tmp_path, server) as reader:
+    async with Reader(tmp_path, server, beside_up=True) as reader:
         await reader.type("angarium serve api")
         (block,) = of_page("docs/security/tokens.md", "sh")
         create, tenant, listed, revoke, call = block.commands

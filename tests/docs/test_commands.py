@@ -19,7 +19,8 @@ import pytest
 import typer
 
 from angarium.cli.main import application
-from tests.kit.roles import ROOT, RoleProcess
+from tests.docs.shell import UP_ROLES
+from tests.kit.roles import ANY_PORT, ROOT, RoleProcess
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -85,12 +86,10 @@ async def test_the_first_five_minutes_of_readme_run_as_written(tmp_path: Path) -
     (shown,) = [block for block in found if "hello, Xerxes" in block and block != first]
     (second,) = [block for block in found if "kill %1" in block]
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
-    settings = {
-        "ANGARIUM_HOME": str(tmp_path / "home"),
-        "ANGARIUM_HTTP__PORT": "0",
-        "ANGARIUM_DISPATCH__ACK_PORT": "0",
-    }
-    async with RoleProcess(["serve", "dispatcher", "api"], settings, ready_lines=2):
+    settings = {**ANY_PORT, "ANGARIUM_HOME": str(tmp_path / "home")}
+    # Spark has tests of its own and would only load the machine here.
+    settings["ANGARIUM_LAKE__START_DELAY_MS"] = "3600000"
+    async with RoleProcess(["up", "--json"], settings, ready_lines=UP_ROLES):
         shell = await asyncio.create_subprocess_exec(
             "bash", "-ec", f"{first}\necho =====\n{second}",
             cwd=tmp_path,

@@ -14,14 +14,13 @@ import pytest
 
 from angarium.modules import MODULES
 from tests.docs.blocks import of_page
+from tests.docs.shell import UP_ROLES
 from tests.kit.leash import LeashedProcess
 from tests.kit.roles import ANY_PORT, ROOT, RoleProcess
 
 PAGE = "docs/guides/first-hour.md"
 MODULE = re.compile(r"\(\.\./(modules/\w+\.md)\)")
 MARK = "=== end of block ==="
-# Everything that `up` runs without an application, except Spark.
-ROLES = 8
 SECONDS_MAX = 300  # beside other tests
 # The runtime has no page of its own; tests/docs/test_lake_pages.py types those of the lake.
 OTHERS = {"runtime", "lake"}
@@ -41,7 +40,7 @@ def test_the_first_block_of_every_module_prints_what_its_page_shows(tmp_path: Pa
     # The lake's Spark has tests of its own and would only load the machine here.
     settings["ANGARIUM_LAKE__START_DELAY_MS"] = "3600000"
     output = tmp_path / "output"
-    with RoleProcess(["up", "--json"], settings, ready_lines=ROLES), output.open("wb") as file:
+    with RoleProcess(["up", "--json"], settings, ready_lines=UP_ROLES), output.open("wb") as file:
         script = f"\necho '{MARK}'\n".join([f"set -e\n{path}", *typed, top, stop])
         shell = LeashedProcess(
             ["bash", "-c", script],

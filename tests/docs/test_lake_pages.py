@@ -47,7 +47,7 @@ def python_of(page: str, words: str) -> Block:
 @pytest.mark.timeout(2_400)
 async def test_what_the_lake_pages_say_can_be_typed(tmp_path: Path) -> None:
     with ServerProcess(aof=True) as server:
-        async with Reader(tmp_path, server, SPARK_S_MAX, **ARCHIVED) as reader:
+        async with Reader(tmp_path, server, SPARK_S_MAX, beside_up=False, **ARCHIVED) as reader:
             reader.write("module.py", MODULE)
             reader.write("pay.toml", PIPELINE)
             await reader.type("angarium serve dispatcher")
@@ -63,6 +63,10 @@ async def test_what_the_lake_pages_say_can_be_typed(tmp_path: Path) -> None:
 
             run, audit, report, query = typed_here("docs/lake/index.md")
             assert "1 results and 1 transactions" in await reader.type(run)
+            # F69: Spark gives its files modes of its own; nobody else gets into their folder.
+            lake = tmp_path / ".angarium" / "lake"
+            assert any(lake.rglob("*.parquet"))
+            assert lake.stat().st_mode & 0o777 == 0o700
             assert "nothing is unexplained" in await reader.type(audit)
             await reader.type(report)
             assert "<html" in (tmp_path / "report.html").read_text()

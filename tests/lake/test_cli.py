@@ -106,6 +106,8 @@ def test_a_query_prints_a_table_or_json(told: object, filled: Filled, capsys: Ca
     assert "transactions" in out
     code, value = as_json(capsys, "query", "select count(*) as n, min(date) as day from events")
     assert value == [{"n": filled.lake.rows("events"), "day": "2025-10-09"}]
+    code, out, _ = ran(capsys, "query", "select chr(27) || '[2J' as found")  # F70
+    assert (code, out.splitlines()) == (0, ["found", "\\x1b[2J"])
     code, _, err = ran(capsys, "query", "selec")
     assert code == 1
     assert err.startswith("angarium: the query can't be run")

@@ -38,7 +38,7 @@ async def test_a_message_for_too_many_recipients_is_refused(redis_url: str) -> N
 async def test_a_key_with_too_many_messages_gets_more_when_some_are_handled(
     redis_url: str,
 ) -> None:
-    app, gate, handled = Angarium(), asyncio.Event(), list[bytes]()
+    app, gate, handled = Application(), asyncio.Event(), list[bytes]()
 
     @app.inbox()
     async def handle(message: InboundMessage) -> None:

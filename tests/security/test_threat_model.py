@@ -20,6 +20,6 @@ def test_every_test_that_the_threat_model_names_exists_and_every_attack_is_on_th
 
 
 def test_every_attack_says_which_test_makes_it() -> None:
-    attacks = PAGE.split("## Attacks, and what meets them")[1].split("## Not defended")[0]
+    attacks = PAGE.split("## Attacks and defences")[1].split("## Not defended")[0]
     for attack in re.findall(r"^\*\*.*?(?=^\*\*|\Z)", attacks, re.MULTILINE | re.DOTALL):
         assert "test" in attack or "make check" in attack, attack[:60]

@@ -72,7 +72,8 @@ def running_homes() -> list[Path]:
 
 def keep_private(home: Path) -> None:
     """What this process and its children write from now on, only this user can read: the database,
-    the lake's tables and the logs hold users' data. A home of 0.1 was readable by everybody."""
+    the lake and the logs hold users' data. Spark gives its files modes of its own, inside the
+    lake's folder, which is private. A home of 0.1 was readable by everybody."""
     os.umask(0o077)
     with contextlib.suppress(OSError):
         if home.name == HOME_NAME:

@@ -112,7 +112,6 @@ def _print_overview(overview: PickupOverview) -> None:
         (each.gateway, each.sessions, "yes" if each.live else "no") for each in overview.gateways
     ]
     print_table(("gateway", "sessions", "live"), rows)
-    print_line(
-        f"{overview.queues} queues with messages in Redis, {overview.archived} archived messages"
-    )
+    queues, archived = count_of(overview.queues, "queue"), count_of(overview.archived, "message")
+    print_line(f"{queues} with messages in Redis, {archived} in the database")
     print_line(f"{overview.moving} moving to the database, {overview.pushes} pushes to send")

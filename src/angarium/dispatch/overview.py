@@ -62,4 +62,4 @@ def dispatch_notices(facts: Mapping[str, int], waiting: int) -> Iterator[Notice]
         yield Notice("dispatch", "warning", text, "Redis refused them: is it out of memory?")
     if facts["dead"]:
         text = count_of(facts["dead"], "dead letter")
-        yield Notice("dispatch", "warning", text, "look at the reasons, then retry or discard")
+        yield Notice("dispatch", "warning", text, "look at the reasons, then retry or drop them")

@@ -102,7 +102,9 @@ class ClientSocket(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind in TEXT and frame.fin and not self._in_fragments:
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self.close(WSCloseCode.PROTOCOL_ERROR)  # of an extension that was not agreed on
+        elif kind in TEXT and frame.fin and not self._in_fragments:
             self._handler.message_received(self, frame.get_payload_as_bytes())
         elif kind in TEXT or kind == WSMsgType.CONTINUATION:
             self._collect(frame, first=kind in TEXT)

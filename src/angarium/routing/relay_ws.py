@@ -109,7 +109,9 @@ class WsConnection(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind == WSMsgType.CLOSE:
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self._end(WSCloseCode.PROTOCOL_ERROR, "a reserved bit is set")
+        elif kind == WSMsgType.CLOSE:
             transport.send_close(frame.get_close_code() or WSCloseCode.OK)
             transport.disconnect()
         elif kind in MESSAGE and self._ended_s is None:

@@ -199,10 +199,11 @@ class Search:
         return await self._dispatch.messages.find(id)
 
     async def _transaction(self, id: str) -> Any:
-        return await self._transactions.get(id)
+        return (await self._transactions.get(id)).without_secrets()
 
     async def _external(self, id: str) -> Any:
-        return await self._transactions.get_by_external_id(OWNER_DEFAULT, id)
+        found = await self._transactions.get_by_external_id(OWNER_DEFAULT, id)
+        return found.without_secrets()
 
     async def _conversation(self, id: str) -> Any:
         state = await self._conversations.show(id)

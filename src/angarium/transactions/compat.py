@@ -209,6 +209,22 @@ def datp_reply(transaction: Transaction) -> DatpReply:
     )
 
 
+class WebhookBody(DatpReply, frozen=True, kw_only=True):
+    """`id` is the name of `txId` in `/v1`."""
+
+    id: str
+
+
+def webhook_body(transaction: Transaction) -> DatpReply:
+    """The reply. With `id` for those that were not started by `/datp/1.0`."""
+    found = datp_reply(transaction)
+    # A start by /datp/1.0 names its webhook in the metadata.
+    metadata = msgspec.json.decode(transaction.metadata)
+    if isinstance(metadata, dict) and {"webhook", "reply"} & metadata.keys():
+        return found
+    return WebhookBody(found.metadata, found.progress_report, found.data, id=transaction.id)
+
+
 def _time(ms: int | None) -> str | None:
     return None if ms is None else f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
 

@@ -249,20 +249,23 @@ class TransactionsHttpApi:
             raise InputInvalid("wait_s must be a number of seconds")
         if wait_s:
             polled = await self._long_polls.wait(id, min(wait_s, self._wait_s_max))
-            return self._long_polls.response(polled, polled.transaction)
-        return reply(await self._transactions.get(id))
+            return self._long_polls.response(polled, polled.transaction.without_secrets())
+        return reply((await self._transactions.get(id)).without_secrets())
 
     async def get_by_external_id(self, request: Request) -> Response:
         owner = request.query_params.get("owner", OWNER_DEFAULT)
         external_id = request.path_params["external_id"]
-        return reply(await self._transactions.get_by_external_id(owner, external_id))
+        found = await self._transactions.get_by_external_id(owner, external_id)
+        return reply(found.without_secrets())
 
     async def list(self, request: Request) -> Response:
         asked = request.query_params
         status = _choice(TransactionStatus, asked.get("status"), "status")
         count = _count(request, "limit", LIST_DEFAULT, LIST_MAX)
         wanted = TransactionFilter(status, **_names(request))
-        return reply(await self._transactions.page_whole(wanted, count, asked.get("after")))
+        page = await self._transactions.page_whole(wanted, count, asked.get("after"))
+        shown = [each.without_secrets() for each in page.transactions]
+        return reply(msgspec.structs.replace(page, transactions=shown))
 
     async def cancel(self, request: Request) -> Response:
         status = await self._transactions.cancel(request.path_params["id"])
@@ -329,7 +332,8 @@ async def _events(
 def _event(event: str, transaction: Transaction | None) -> bytes:
     if transaction is None:
         return b": alive\n\n"
-    return b"event: %b\ndata: %b\n\n" % (event.encode(), msgspec.json.encode(transaction))
+    shown = msgspec.json.encode(transaction.without_secrets())
+    return b"event: %b\ndata: %b\n\n" % (event.encode(), shown)
 
 
 def _names(request: Request) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from angarium.runtime.ids import time_ordered_hex
+from angarium.runtime.urls import redacted
 from angarium.transactions.errors import NameInvalid
 
 OWNER_DEFAULT = "default"
@@ -193,6 +194,29 @@ class Transaction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     metadata: msgspec.Raw
     progress: msgspec.Raw
     output: msgspec.Raw
+
+    def without_secrets(self) -> Transaction:
+        """As HTTP shows it: whoever may read a transaction may not call its webhook."""
+        webhook, metadata = self.webhook, self.metadata
+        if webhook is None and b"://" not in bytes(metadata):
+            return self
+        return msgspec.structs.replace(
+            self,
+            webhook=None if webhook is None else redacted(webhook),
+            metadata=_with_redacted_urls(metadata),
+        )
+
+
+def _with_redacted_urls(metadata: msgspec.Raw) -> msgspec.Raw:
+    """Clients of /datp/1.0 name the webhook in the metadata, as `webhook` or `reply`."""
+    fields = msgspec.json.decode(metadata)
+    if not isinstance(fields, dict):
+        return metadata
+    shown = {
+        name: redacted(value) if isinstance(value, str) and "://" in value else value
+        for name, value in fields.items()
+    }
+    return msgspec.Raw(msgspec.json.encode(shown))
 
 
 @dataclass(frozen=True, slots=True)

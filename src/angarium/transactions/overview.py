@@ -15,11 +15,15 @@ from angarium.transactions.service import TransactionsService
 STEP_AWAITED_MS = 5_000
 # Failures that are counted: more than these need no exact number.
 FAILURES_MAX = 100
+# A sample sees the newest of the ended transactions. Where many succeed, a failure is among them
+# for less than a second, and is remembered for as long as somebody may need to see it.
+FAILURE_SHOWN_MS = 600_000
 
 
 class TransactionsSampler:
     def __init__(self, runtime: Runtime) -> None:
         self._transactions = TransactionsService(runtime)
+        self._failures: dict[str, int] = {}  # id → when it was last seen
 
     async def sample(self, roles: Set[str], now_ms: int) -> ModuleSample:
         health = await self._transactions.health_report(1)
@@ -30,7 +34,7 @@ class TransactionsSampler:
             "webhooks": health.webhooks,
             "to_archive": health.to_archive,
             "dead": health.dead_letters,
-            "failed": await self._transactions.recent_failures(FAILURES_MAX),
+            "failed": await self._failed_lately(now_ms),
             "nodes": len(health.nodes),
             "silent_nodes": sum(not node.alive for node in health.nodes),
         }
@@ -38,6 +42,17 @@ class TransactionsSampler:
         waits = [queue.waiting_ms for queue in health.queues if queue.length]
         notices = [*transactions_notices(facts, health.awaited_steps, roles)]
         return ModuleSample(waiting, facts, max(waits, default=None), facts["dead"], notices)
+
+    async def _failed_lately(self, now_ms: int) -> int:
+        """Without dead letters, which have a notice of their own."""
+        known = {
+            id: seen_ms
+            for id, seen_ms in self._failures.items()
+            if seen_ms > now_ms - FAILURE_SHOWN_MS
+        }
+        known |= dict.fromkeys(await self._transactions.newest_failures(FAILURES_MAX), now_ms)
+        self._failures = dict([*known.items()][-FAILURES_MAX:])
+        return len(self._failures)
 
 
 def transactions_notices(
@@ -54,9 +69,9 @@ def transactions_notices(
         yield Notice(
             "transactions", "warning", text, "look at the reasons, then retry or drop them"
         )
-    if facts["failed"] > facts["dead"]:
+    if facts["failed"]:
         more = "at least " if facts["failed"] >= FAILURES_MAX else ""
-        text = f"{more}{count_of(facts['failed'] - facts['dead'], 'transaction')} failed lately"
+        text = f"{more}{count_of(facts['failed'], 'transaction')} failed lately"
         page = "transactions?status=failed"
         yield Notice("transactions", "warning", text, "look at the reasons", page)
     if facts["silent_nodes"]:

@@ -16,6 +16,7 @@ from angarium.runtime.limits import MIB
 from angarium.runtime.page_cursor import cursor_numbers, page_cursor
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.transition import Transition
+from angarium.runtime.urls import redacted
 from angarium.transactions import keys
 from angarium.transactions.model import (
     Transaction,
@@ -269,12 +270,14 @@ class TransactionPages:
         last = some[-1]
         return found, f"{ARCHIVE}{last.completed_ms or last.updated_ms}:{last.id}"
 
-    async def count_newest(self, status: TransactionStatus, limit: int) -> int:
-        """How many of the last ended transactions in Redis have the status; `limit` at most."""
-        wanted, found = TransactionFilter(status), 0
+    async def newest_without_dead_letter(self, status: TransactionStatus, limit: int) -> list[str]:
+        """Ids of those of the last ended transactions in Redis that have the status and are no
+        dead letters; `limit` at most in each partition."""
+        wanted, found = TransactionFilter(status), []
         for source in self.sources(status, ()):
-            found += len((await self._page(source, wanted, 0, limit, "status")).rows)
-        return min(found, limit)
+            page = await self._page(source, wanted, 0, limit, "reason")
+            found += [id.decode() for id, _, (reason,) in page.rows if not reason]
+        return found
 
     async def webhooks(self, limit: int, after: str | None) -> WebhooksPage:
         """In the order of their next attempts."""
@@ -357,7 +360,7 @@ def _webhook(id: bytes, score: bytes, values: Sequence[bytes]) -> ScheduledWebho
         pipeline=pipeline,
         owner=owner,
         status=TransactionStatus(fields["status"]),
-        url=fields["webhook"],
+        url=redacted(fields["webhook"]),
         tries=int(fields["hookTries"] or 0),
         next_ms=int(float(score)),
         error=fields["hookError"] or None,

@@ -136,10 +136,12 @@ class TransactionsService:
         groups = await self._groups_of(wanted.status)
         return await self._pages.whole(wanted, groups, limit, after, self._archive_page)
 
-    async def recent_failures(self, limit: int) -> int:
-        """Transactions that failed and are not archived yet; `limit` at most."""
+    async def newest_failures(self, limit: int) -> list[str]:
+        """Transactions that failed without a dead letter, among the last that ended; `limit` at
+        most in each partition and of each status."""
         statuses = (TransactionStatus.FAILED, TransactionStatus.INTERNAL_ERROR)
-        return sum([await self._pages.count_newest(each, limit) for each in statuses])
+        found = [await self._pages.newest_without_dead_letter(each, limit) for each in statuses]
+        return [id for some in found for id in some]
 
     async def page_webhooks(self, limit: int, after: str | None = None) -> WebhooksPage:
         """Scheduled webhooks in the order of their next attempts."""

@@ -29,7 +29,7 @@ from angarium.runtime.text import valid_text
 from angarium.runtime.trace import TRACEPARENT, Trace, trace_in_payload, trace_of_id
 from angarium.runtime.tracing import Values
 from angarium.runtime.urls import redacted
-from angarium.transactions.compat import datp_reply
+from angarium.transactions.compat import webhook_body
 from angarium.transactions.errors import NameInvalid
 from angarium.transactions.leases import (
     DueWebhook,
@@ -191,7 +191,7 @@ class WebhookSender(Service):
             await asyncio.Event().wait()
 
     async def _send(self, partition: int, webhook: DueWebhook) -> None:
-        body = msgspec.json.encode(datp_reply(webhook.transaction))
+        body = msgspec.json.encode(webhook_body(webhook.transaction))
         # All attempts of one webhook have the same id, so a receiver can drop repeats.
         id = f"{webhook.transaction.id}:{webhook.version}"
         transaction, tracing, began_ns = webhook.transaction, self._runtime.tracing, time.time_ns()

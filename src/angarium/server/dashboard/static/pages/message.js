@@ -11,7 +11,7 @@ const WORDS = {
   queued: "It waits in the durable intake for a dispatcher.",
   pending: "A dispatcher accepted it; no worker has finished it yet.",
   completed: "A worker finished it.",
-  dead: "All its deliveries failed. It stays here until you retry or discard it.",
+  dead: "All its deliveries failed. It stays here until you retry or drop it.",
 };
 
 export function message(id, redraw) {
