@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from angarium.dispatch import dispatcher as dispatcher_module
 from angarium.dispatch import keys
-from tests.dispatch.harness import StoreHarness, store_harness
+from tests.dispatch.harness import StoreHarness, dispatch_services, store_harness
 from tests.kit.clock import EPOCH_MS
+from tests.kit.eventually import eventually
 
 DAY_MS = 86_400_000
 KEEP_MS = 7 * DAY_MS
@@ -64,3 +68,22 @@ async def test_results_that_a_consumer_group_has_not_read_stay(redis_url: str) -
         await redis.call("XGROUP", "DESTROY", name, "readers", key=name)
         await trim(ours)
         assert len(await ids(ours)) < 100
+
+
+async def test_a_dispatcher_goes_on_while_there_are_more_old_results(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So results never come faster than old ones are removed."""
+    monkeypatch.setattr(dispatcher_module, "TRIM_ENTRIES_MAX", 200)
+    async with dispatch_services(redis_url) as ours:
+        dispatcher = await ours.add_dispatcher()
+        await eventually(lambda: dispatcher.partitions[0].leading)
+        redis = ours.runtime.redis
+        name = ours.runtime.keyspace.name(keys.MESSAGES_PROCESSED)
+        for number in range(1_000):
+            await redis.call("XADD", name, f"1-{number}", "n", number, key=name)
+        passes = 1
+        while (await dispatcher._trim_results_once()).again:
+            passes += 1
+        assert passes > 3
+        assert await redis.call("XLEN", name, key=name) <= 100

@@ -12,7 +12,7 @@ import asyncio
 import math
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from angarium.dispatch import security
@@ -87,6 +87,11 @@ def _listen(settings: CommonSettings) -> socket.socket:
         "ANGARIUM_DISPATCH__ACK_PORT",
         host_setting="ANGARIUM_DISPATCH__ACK_HOST",
     )
+
+
+@dataclass(frozen=True)
+class ResultTrim:
+    again: bool
 
 
 class Dispatcher(Service, WorkerConnectionEvents):
@@ -332,11 +337,15 @@ class Dispatcher(Service, WorkerConnectionEvents):
             await each.deliveries.return_expired()
             await each.cover_once()
 
-    async def _trim_results_once(self) -> None:
-        keep_ms = self._dispatch.results_keep_s * 1000
+    async def _trim_results_once(self) -> ResultTrim:
+        """Remove some old results; the next pass follows at once while there are more."""
+        keep_ms, most = self._dispatch.results_keep_s * 1000, 0
         for each in self.partitions:
             if keep_ms and each.leading:
-                await self._store.trim_results(each.number, keep_ms, TRIM_ENTRIES_MAX)
+                trimmed = await self._store.trim_results(each.number, keep_ms, TRIM_ENTRIES_MAX)
+                most = max(most, trimmed)
+        # Redis removes whole nodes of the stream, so a full pass may remove a few fewer.
+        return ResultTrim(again=most > TRIM_ENTRIES_MAX // 2)
 
     # Workers ----------------------------------------------------------------------------------
 

@@ -6,12 +6,20 @@ messages that were removed before are found again until then; removing them does
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from angarium.pickup.archive import MessageArchive
 from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore
 
 ROWS_PER_PASS = 500
 EXPIRED = "expired"
+
+
+@dataclass(frozen=True)
+class ExpiryPass:
+    removed: int
+    again: bool
 
 
 class Expiry:
@@ -21,14 +29,17 @@ class Expiry:
         self._queues = PickupQueues(store, archive)
         self._retention_ms = retention_s * 1000
 
-    async def run_once(self) -> int:
-        """How many messages expired."""
+    async def run_once(self) -> ExpiryPass:
+        """Remove some; the next pass follows at once while there are more."""
         before_ms = await self._now_ms() - self._retention_ms
         found: dict[str, list[str]] = {}
-        for queue, message_id in await self._archive.received_before(before_ms, ROWS_PER_PASS):
+        rows = await self._archive.received_before(before_ms, ROWS_PER_PASS)
+        for queue, message_id in rows:
             found.setdefault(queue, []).append(message_id)
-        removed = [await self._queues.remove(queue, ids, EXPIRED) for queue, ids in found.items()]
-        return sum(removed)
+        counts = [await self._queues.remove(queue, ids, EXPIRED) for queue, ids in found.items()]
+        # Rows of removed messages are found until the persister has deleted them.
+        removed = sum(counts)
+        return ExpiryPass(removed, again=removed > 0 and len(rows) == ROWS_PER_PASS)
 
     async def _now_ms(self) -> int:
         """By the clock that the times of arrival are from."""
