@@ -11,8 +11,10 @@ import pytest
 from angarium.routing import keys
 from angarium.routing.consumer import ConsumerOptions, InstanceConsumer
 from angarium.routing.items import DirectResponse, InboundMessage
+from angarium.routing.store import RoutingRules, RoutingStore
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 from tests.routing.harness import counts, events, owner, post, routing
 from tests.routing.published_plugin import PublishedInstance, publish, read_keys, write_keys
@@ -42,6 +44,14 @@ async def test_a_published_instance_gets_keys_and_messages_from_us(
         assert await counts(runtime) == {}
         (seen,) = (await store.instances())[0]
         assert (seen.uid, seen.silent_ms, seen.keys) == ("published", 0, 5)
+
+
+async def test_a_full_list_of_a_key_takes_no_more(redis_server: ServerProcess) -> None:
+    async with sample_runtime(redis_server.url) as runtime:
+        store = RoutingStore(runtime, RoutingRules("acapy", key_messages_max=2))
+        await store.touch("ours")
+        assert await post(store, "key", b"1", b"2", b"3") == ["queued", "queued", "full"]
+        assert await counts(runtime) == {"ours_key": 2}
 
 
 async def test_encodings_are_those_of_the_published_code_byte_for_byte(
