@@ -70,6 +70,8 @@ async def census(runtime: Runtime) -> dict[str, int]:
         for name in names:
             if not name.decode().startswith(stems):
                 kind = await redis.call("TYPE", name, key=name.decode())
+                if kind == b"none":
+                    continue  # ended since SCAN saw it
                 length = await redis.call(LENGTHS[kind], name, key=name.decode())
                 # A counter's number of digits says nothing.
                 found[name.decode()] = 1 if kind == b"string" else int(length)
