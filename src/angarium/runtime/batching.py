@@ -45,10 +45,10 @@ class BytesUnanswered:
 class _PartitionQueue(Generic[Item, Result]):
     """The waiting items of one partition, and the orders in flight: one set for each batch.
 
-    `ordered` is how many of the waiting items have an order.
+    `ordered` is how many of the waiting items have an order, `bytes` what they add to a batch.
     """
 
-    __slots__ = ("in_flight", "number", "ordered", "scheduled", "waiting")
+    __slots__ = ("bytes", "in_flight", "number", "ordered", "scheduled", "waiting")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -56,6 +56,7 @@ class _PartitionQueue(Generic[Item, Result]):
         self.in_flight: list[set[Hashable]] = []
         self.scheduled = False
         self.ordered = 0
+        self.bytes = 0
 
 
 class _PartitionQueues(dict[int, _PartitionQueue[Item, Result]]):
@@ -133,6 +134,7 @@ class Batcher(Generic[Item, Result]):
             unanswered.count += size_bytes
         queue = self._queues[partition]
         queue.waiting.append(entry)
+        queue.bytes += entry[3]
         if entry[1] is not None:
             queue.ordered += 1
         self._waiting += 1
@@ -183,11 +185,17 @@ class Batcher(Generic[Item, Result]):
         if not queue.in_flight and len(waiting) >= SPLIT_ITEMS_MIN:
             items_max = min(items_max, (len(waiting) + 1) // 2)
         if not queue.ordered:
-            # The common case: the next items are the batch, without a look at each.
-            taken = [waiting.popleft() for _ in range(min(items_max, len(waiting)))]
-            cancelled = [True for each in taken if each[4] is not None and each[4].done()]
-            if not cancelled and sum([entry[3] for entry in taken]) <= self._bytes_max:
+            # The common case: the next items are the batch.
+            if len(waiting) <= items_max:
+                taken, size_bytes = list(waiting), queue.bytes
+                waiting.clear()
+            else:
+                taken = [waiting.popleft() for _ in range(items_max)]
+                size_bytes = sum([entry[3] for entry in taken])
+            fits = size_bytes <= self._bytes_max
+            if fits and not [True for each in taken if each[4] is not None and each[4].done()]:
                 self._waiting -= len(taken)
+                queue.bytes -= size_bytes
                 return taken, set()
             waiting.extendleft(reversed(taken))
         orders_in_flight = queue.in_flight[0] if queue.in_flight else ()
@@ -202,9 +210,11 @@ class Batcher(Generic[Item, Result]):
             if batch and size_bytes + item_bytes > self._bytes_max:
                 break
             waiting.popleft()
+            queue.bytes -= item_bytes
             done = future is not None and future.done()
             if order is not None and order in orders_in_flight and not done:
                 deferred.append(entry)
+                queue.bytes += item_bytes
                 continue
             self._waiting -= 1
             if order is not None:
