@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -29,6 +30,7 @@ from tests.redis.model import FAULTS, Model, WrongAnswer, befall, modelled
 
 KINDS = Model(None, random.Random()).kinds  # type: ignore[arg-type]
 COMMANDS = 1_000_000 if LONG else 30_000
+RUNS_MAX = 20
 IN_FLIGHT_MAX = 100
 
 
@@ -122,11 +124,18 @@ def test_a_story_of_callers_and_faults(redis_server: ServerProcess) -> None:
 async def test_many_callers_and_a_subscriber_under_faults(redis_server: ServerProcess) -> None:
     seed = random.SystemRandom().randrange(1 << 32) if LONG else 17
     print("seed", seed)
-    model, happened = await drive_one(redis_server.port, seed, COMMANDS)
-    assert model.commands >= COMMANDS
-    assert model.outcomes["answered"] > 0
-    assert model.outcomes["OutcomeUnknown"] > 0, "the faults were felt"
-    assert happened["heard"] > 0
+    outcomes, heard = Counter[str](), 0
+    # Faults come by time: a fast machine may end a run before one of them has broken a call.
+    for number in range(RUNS_MAX):
+        model, happened = await drive_one(redis_server.port, seed + number, COMMANDS)
+        assert model.commands >= COMMANDS
+        outcomes += Counter(model.outcomes)
+        heard += happened["heard"]
+        if outcomes["OutcomeUnknown"] > 0:
+            break
+    assert outcomes["answered"] > 0
+    assert outcomes["OutcomeUnknown"] > 0, "the faults were felt"
+    assert heard > 0
 
 
 # Faults put back on purpose: the model has to see them ------------------------------------------
