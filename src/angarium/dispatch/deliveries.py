@@ -54,7 +54,7 @@ class Leadership(Protocol):
 
 @dataclass(frozen=True)
 class PassResult:
-    """The result of one pass over due messages or the inbox; `again` requests the next at once."""
+    """The result of one pass of a loop over messages; `again` requests the next pass at once."""
 
     messages: int = 0
     again: bool = False

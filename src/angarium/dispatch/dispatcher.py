@@ -12,12 +12,13 @@ import asyncio
 import math
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 
 from angarium.dispatch import security
 from angarium.dispatch.ack_listener import AckListener
 from angarium.dispatch.acknowledgements import AcknowledgementWriter
+from angarium.dispatch.deliveries import PassResult
 from angarium.dispatch.epochs import EpochRing, PublishedMessage, digest
 from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.message_ids import partition_of_id
@@ -87,11 +88,6 @@ def _listen(settings: CommonSettings) -> socket.socket:
         "ANGARIUM_DISPATCH__ACK_PORT",
         host_setting="ANGARIUM_DISPATCH__ACK_HOST",
     )
-
-
-@dataclass(frozen=True)
-class ResultTrim:
-    again: bool
 
 
 class Dispatcher(Service, WorkerConnectionEvents):
@@ -337,15 +333,16 @@ class Dispatcher(Service, WorkerConnectionEvents):
             await each.deliveries.return_expired()
             await each.cover_once()
 
-    async def _trim_results_once(self) -> ResultTrim:
+    async def _trim_results_once(self) -> PassResult:
         """Remove some old results; the next pass follows at once while there are more."""
-        keep_ms, most = self._dispatch.results_keep_s * 1000, 0
+        keep_ms, total, most = self._dispatch.results_keep_s * 1000, 0, 0
         for each in self.partitions:
             if keep_ms and each.leading:
                 trimmed = await self._store.trim_results(each.number, keep_ms, TRIM_ENTRIES_MAX)
+                total += trimmed
                 most = max(most, trimmed)
         # Redis removes whole nodes of the stream, so a full pass may remove a few fewer.
-        return ResultTrim(again=most > TRIM_ENTRIES_MAX // 2)
+        return PassResult(total, again=most > TRIM_ENTRIES_MAX // 2)
 
     # Workers ----------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ class RoutingLimits(Limits):
         Limit(
             "messages",
             "Messages of one recipient key that wait to be handled. More are refused with the code "
-            "queue_full, so that a recipient whose handler fails must not fill Redis.",
+            "queue_full: a recipient whose handler fails must not fill Redis.",
         ),
     ] = 100_000
     outbound_messages_max: Annotated[
